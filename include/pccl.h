@@ -141,7 +141,8 @@ typedef enum pcclSchedule_t {
     pcclSchedulePairwise = 5,
     /* All-reduces in two levels over sites (pcclSetSite), in groups of 3 to 32: each byte crosses between two sites
      * once each way. All peers have the same bytes, but not those of the ring, as contributions are added in another
-     * order. What is quantised, other collectives, and groups without sites choose as if it were automatic. */
+     * order. What is quantised is so between sites only, once for each crossing. Other collectives, and groups without
+     * sites, choose as if it were automatic. */
     pcclScheduleSites = 6
 } pcclSchedule_t;
 

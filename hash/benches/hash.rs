@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use pccl_hash::tree::{level1_digests_parallel, tree_hash_at};
-use pccl_hash::{SimdLevel, Tree, TreeHasher, crc32c, simplehash, tree_hash, tree_hash_parallel};
+use pccl_hash::{Checksum, SimdLevel, Tree, TreeHasher, crc32c, simplehash, tree_hash, tree_hash_parallel};
 
 /// Something to measure: takes data and a number of threads.
 type Work = fn(&[u8], usize);
@@ -44,6 +44,11 @@ const SERIAL: &[(&str, Work)] = &[
     }),
     ("crc32c", |data, _| {
         black_box(crc32c(data));
+    }),
+    ("checksum of frames", |data, _| {
+        let mut checksum = Checksum::new();
+        checksum.append(data);
+        black_box(checksum.value());
     }),
 ];
 

@@ -12,11 +12,13 @@ pub enum SimdLevel {
     Sse42,
     /// x86-64 with AVX2 (and SSE4.2).
     Avx2,
+    /// x86-64 with AVX-512 (and AVX2).
+    Avx512,
 }
 
 impl SimdLevel {
     /// All levels, rising.
-    pub const ALL: [Self; 3] = [Self::Portable, Self::Sse42, Self::Avx2];
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Sse42, Self::Avx2, Self::Avx512];
 
     /// Whether this machine can run the level. A level that it cannot run is treated as the next lower one that it
     /// can.
@@ -27,6 +29,7 @@ impl SimdLevel {
                 Self::Portable => true,
                 Self::Sse42 => is_x86_feature_detected!("sse4.2"),
                 Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("sse4.2"),
+                Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.is_available(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -37,7 +40,7 @@ impl SimdLevel {
 
     /// The highest level that this machine can run.
     pub fn best() -> Self {
-        Self::Avx2.clamped()
+        Self::Avx512.clamped()
     }
 
     /// This level, or the highest available one below it.

@@ -1,4 +1,4 @@
-//! XXH3-128 of a leaf of the tree, as [`crate::xxh3`] explains: constants, portable code, and what the kernels share.
+//! XXH3 of long data, as [`crate::xxh3`] explains: constants, portable code, and what the kernels share.
 
 /// Bytes in a leaf and (256 digests) in a full inner node.
 pub(crate) const LEAF_BYTES: usize = 4096;
@@ -6,6 +6,8 @@ pub(crate) const LEAF_BYTES: usize = 4096;
 pub(crate) const STRIPE_BYTES: usize = 64;
 /// Stripes between two scrambles, with the default secret.
 pub(crate) const STRIPES_PER_BLOCK: usize = 16;
+/// Bytes of those.
+pub(crate) const BLOCK_BYTES: usize = STRIPES_PER_BLOCK * STRIPE_BYTES;
 /// Full blocks of a leaf that are followed by a scramble.
 pub(crate) const SCRAMBLED_BLOCKS: usize = 3;
 /// Where in the secret the last stripe's key starts.
@@ -26,7 +28,7 @@ const PRIME64_5: u64 = 0x27D4_EB2F_1656_67C5;
 const PRIME_MX1: u64 = 0x1656_6791_9E37_79F9;
 
 /// The accumulators before the first stripe.
-const INITIAL_ACCUMULATORS: [u64; 8] =
+pub(crate) const INITIAL_ACCUMULATORS: [u64; 8] =
     [PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1];
 
 /// [`INITIAL_ACCUMULATORS`] as they lie in the memory of a little-endian machine.
@@ -42,7 +44,7 @@ pub(crate) const INITIAL_BYTES: [u8; STRIPE_BYTES] = {
 
 /// The default secret of XXH3 ("kSecret").
 #[rustfmt::skip]
-const SECRET: [u8; 192] = [
+pub(crate) const SECRET: [u8; 192] = [
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
     0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
     0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
@@ -60,18 +62,44 @@ const SECRET: [u8; 192] = [
 /// The digest of a leaf with seed 0.
 pub(crate) fn portable_leaf(leaf: &[u8; LEAF_BYTES]) -> [u8; 16] {
     let mut acc = INITIAL_ACCUMULATORS;
-    let (stripes, _) = leaf.as_chunks::<STRIPE_BYTES>();
-    for (i, stripe) in stripes[..stripes.len() - 1].iter().enumerate() {
-        accumulate(&mut acc, stripe, i % STRIPES_PER_BLOCK * 8);
-        if i % STRIPES_PER_BLOCK == STRIPES_PER_BLOCK - 1 {
-            for (lane, value) in acc.iter_mut().enumerate() {
-                *value = (*value ^ (*value >> 47) ^ secret_word(SCRAMBLE_SECRET + 8 * lane))
-                    .wrapping_mul(PRIME32_1);
-            }
+    let (blocks, _) = leaf.as_chunks::<BLOCK_BYTES>();
+    portable_blocks(&mut acc, &blocks[..SCRAMBLED_BLOCKS]);
+    let (stripes, _) = blocks[SCRAMBLED_BLOCKS].as_chunks::<STRIPE_BYTES>();
+    last_stripes(&mut acc, &stripes[..STRIPES_PER_BLOCK - 1], &stripes[STRIPES_PER_BLOCK - 1]);
+    merge(&acc)
+}
+
+/// Takes whole blocks into the accumulators, each with its scramble.
+pub(crate) fn portable_blocks(acc: &mut [u64; 8], blocks: &[[u8; BLOCK_BYTES]]) {
+    for block in blocks {
+        for (i, stripe) in block.as_chunks::<STRIPE_BYTES>().0.iter().enumerate() {
+            accumulate(acc, stripe, 8 * i);
+        }
+        for (lane, value) in acc.iter_mut().enumerate() {
+            let keyed = *value ^ (*value >> 47) ^ secret_word(SCRAMBLE_SECRET + 8 * lane);
+            *value = keyed.wrapping_mul(PRIME32_1);
         }
     }
-    accumulate(&mut acc, &stripes[stripes.len() - 1], LAST_STRIPE_SECRET);
-    merge(&acc)
+}
+
+/// XXH3-64 (seed 0) of long data: all but its last block, which is not empty, is in the accumulators. `last` are the
+/// last bytes of all.
+pub(crate) fn end_of_data(
+    mut acc: [u64; 8],
+    block: &[u8],
+    last: &[u8; STRIPE_BYTES],
+    length_bytes: u64,
+) -> u64 {
+    let (stripes, _) = block[..block.len() - 1].as_chunks::<STRIPE_BYTES>();
+    last_stripes(&mut acc, stripes, last);
+    merge_half(&acc, length_bytes.wrapping_mul(PRIME64_1), MERGE_SECRET_LOW)
+}
+
+fn last_stripes(acc: &mut [u64; 8], stripes: &[[u8; STRIPE_BYTES]], last: &[u8; STRIPE_BYTES]) {
+    for (i, stripe) in stripes.iter().enumerate() {
+        accumulate(acc, stripe, 8 * i);
+    }
+    accumulate(acc, last, LAST_STRIPE_SECRET);
 }
 
 #[inline]

@@ -1,5 +1,6 @@
 //! State hashes as their users see them: one program, since linking costs more than the tests.
 
+mod checksum;
 mod common;
 mod crc32c;
 mod order;

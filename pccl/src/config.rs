@@ -6,7 +6,7 @@ use pccl_protocol::{GroupId, Host, Name, ResumeOffer};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::{address::HostPort, key::RunKeys};
 
-/// When the payload of data frames carries a CRC-32C.
+/// When the payload of data frames carries a checksum: 32 bits of its XXH3-64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FrameChecksums {

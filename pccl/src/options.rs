@@ -30,8 +30,8 @@ pub enum Schedule {
     /// and each byte crosses between two sites once each way. Sites are named
     /// ([`Builder::site`](crate::Builder::site)), or found by measured rates and latencies. The order in
     /// which contributions are folded is fixed and the same on all peers, but not that of the ring. The operation waits
-    /// for the connections of all pairs as pairwise exchange does. What is quantised, other collectives, and groups
-    /// without sites choose as if it were automatic.
+    /// for the connections of all pairs as pairwise exchange does. What is quantised is so between sites only, once for
+    /// each crossing. Other collectives, and groups without sites, choose as if it were automatic.
     Sites,
 }
 

@@ -52,6 +52,16 @@ def test_schedules_are_chosen_at_any_time(alone):
         assert comm.schedule is Schedule.RING
 
 
+def test_a_site_has_a_name_as_a_peer_has():
+    Communicator("127.0.0.1:1", site="eu-west/1").destroy()
+    for bad in ("", "two words", "a,b", "x" * 65):
+        with pytest.raises(pccl.InvalidArgument) as caught:
+            Communicator("127.0.0.1:1", site=bad)
+        assert "argument: site " in caught.value.message and "64 bytes" in caught.value.message, caught.value
+    with pytest.raises(TypeError, match="site"):
+        Communicator("127.0.0.1:1", site=7)
+
+
 def test_errors_say_what_to_do(alone):
     data = array.array("f", [1, 2, 3])
     with pytest.raises(pccl.TooFewPeers) as caught:

@@ -90,6 +90,30 @@ def test_schedules(fleet, count):
         """)
 
 
+def test_sites_that_are_named(fleet):
+    fleet(5, """
+        import time
+        # Two sites of two, and a peer without a name, which is a site by itself.
+        comm = Communicator(address, first_ports=(0, 0), site=[None, "eu-west", "us-east/2"][(index + 1) // 2])
+        comm.connect()
+        comm.wait_for_world(peers)
+        deadline = time.monotonic() + 100
+
+        def average(how):
+            comm.schedule = how
+            data = numpy.arange(100000, dtype=numpy.float32) + index
+            info = comm.all_reduce(data, data, op=ReduceOp.AVG)
+            assert (data == numpy.arange(100000) + (peers - 1) / 2).all()
+            return info.schedule
+
+        # Around the ring until all pairs are connected.
+        while (taken := average(Schedule.SITES)) is not Schedule.SITES:
+            assert taken is Schedule.RING and time.monotonic() < deadline
+        # Nothing is measured, so only who asks for sites has them.
+        assert average(Schedule.AUTOMATIC) is Schedule.RING
+        """)
+
+
 def test_shared_state_moves_what_differs(fleet):
     fleet(3, """
         comm = join()

@@ -158,6 +158,16 @@ fn three_peers_in_cpp() {
     everything(Language::Cpp17, 3);
 }
 
+/// Two peers in one site, two in another and one without a name.
+#[test]
+fn peers_in_c_name_their_sites_and_reduce_over_them() {
+    let program = peer_program(Language::C99).expect("a C compiler");
+    let (_master, port) = master();
+    for mut peer in peers(&program, &port, "sites", 5) {
+        peer.finish();
+    }
+}
+
 #[test]
 fn a_standby_in_the_process_of_peers_takes_over() {
     let path = compile(Language::C99, "tests/abi/c/standby.c", "standby").expect("a C compiler");

@@ -3,7 +3,10 @@
 
 use crate::{fleet::Fleet, quantised::quantised};
 use pccl::{Block, DataType, ReduceOp, Scheme};
-use pccl_tests::{pattern, spec::Spec};
+use pccl_tests::{
+    pattern,
+    spec::{Spec, Way},
+};
 
 const BLOCK: usize = 256;
 /// Chunks of whole blocks for 3 and for 8 peers.
@@ -24,7 +27,7 @@ fn average(fleet: &mut Fleet, schedule: &str) -> (Vec<Vec<f64>>, Vec<f64>) {
     let answer = fleet.reduce_by(schedule, spec).remove(0);
     assert_eq!(answer.field("algorithm"), schedule);
     let orders = fleet.orders(&answer, answer.number("participants"));
-    let results = orders.iter().map(|order| (order, spec.result(order, schedule)));
+    let results = orders.iter().map(|order| (order, spec.result(order, Way::of(schedule, &[]))));
     let (order, result) = results
         .into_iter()
         .find(|(_, result)| pattern::digest(result) == answer.field("digests"))

@@ -5,7 +5,7 @@ use crate::{
     peer::{Answer, Peer, WATCHDOG},
 };
 use pccl::{Master, MasterConfig, MasterError, RunKey};
-use pccl_tests::spec::{Spec, StateSpec};
+use pccl_tests::spec::{Spec, StateSpec, Way};
 use std::{
     collections::HashMap,
     ops::{Deref, DerefMut},
@@ -61,6 +61,8 @@ pub(crate) struct Fleet {
     next_index: usize,
     /// Number of each peer that ever was, by identity.
     indices: HashMap<String, usize>,
+    /// The sites of the peers that name one, by number of the peer.
+    sites: HashMap<usize, String>,
     /// Rings that were seen, newest last.
     rings: Vec<Vec<String>>,
     /// Peers that were taken out of the list, and of which it is not known that the master has noticed.
@@ -100,6 +102,7 @@ impl Fleet {
             address: address.to_owned(),
             next_index: 0,
             indices: HashMap::new(),
+            sites: HashMap::new(),
             rings: Vec::new(),
             departed: Vec::new(),
             dir: Dir::new(),
@@ -143,6 +146,7 @@ impl Fleet {
 
     /// The same, with this key, whatever the master has.
     pub(crate) fn spawn_with(&mut self, key: Option<&RunKey>, settings: &[&str]) -> usize {
+        self.note_site(settings);
         let peer = Peer::spawn(&self.dir.0, self.next_index, &self.address, key, settings);
         self.next_index += 1;
         self.peers.push(peer);
@@ -151,10 +155,30 @@ impl Fleet {
 
     /// The same, by a command that leads to the peer program.
     pub(crate) fn spawn_by(&mut self, command: Command, settings: &[&str]) -> usize {
+        self.note_site(settings);
         let peer = Peer::start(command, &self.dir.0, self.next_index, &self.address, settings);
         self.next_index += 1;
         self.peers.push(peer);
         self.peers.len() - 1
+    }
+
+    fn note_site(&mut self, settings: &[&str]) {
+        let site = settings.iter().find_map(|setting| setting.strip_prefix("site="));
+        self.sites.extend(site.map(|site| (self.next_index, site.to_owned())));
+    }
+
+    /// The site that a peer of the list has named, or nothing.
+    pub(crate) fn site_of(&self, place: usize) -> &str {
+        self.sites.get(&self.peers[place].index).map_or("", String::as_str)
+    }
+
+    /// The number of the site of each of these peers. Who names none is a site by itself, as nothing is measured.
+    fn sites_of(&self, order: &[usize]) -> Vec<u16> {
+        let is_same = |a: &usize, b: &usize| {
+            a == b || self.sites.get(a).is_some_and(|site| self.sites.get(b) == Some(site))
+        };
+        let first = |index: &usize| order.iter().position(|other| is_same(other, index)).unwrap_or(0);
+        order.iter().map(|index| first(index) as u16).collect()
     }
 
     /// A file of its own for this peer.
@@ -267,11 +291,13 @@ impl Fleet {
         let mut orders = self.orders(&first, participants);
         orders.dedup();
         let matches = |order: &Vec<usize>| {
-            let results = pccl_tests::spec::results(specs, order, algorithm);
+            let sites = self.sites_of(order);
+            let results = pccl_tests::spec::results(specs, order, Way::of(algorithm, &sites));
+            let digest = |result: &Vec<u8>| pccl_tests::pattern::digest(result);
             results
                 .iter()
                 .zip(&digests)
-                .all(|(result, digest)| pccl_tests::pattern::digest(result) == *digest)
+                .all(|(result, seen)| result.as_ref().is_none_or(|it| digest(it) == *seen))
         };
         assert_eq!(digests.len(), specs.len());
         assert!(
@@ -290,11 +316,11 @@ impl Fleet {
             orders.extend(self.orders(answer, participants));
         }
         for (spec, digest) in specs.iter().zip(answer.list("digests")) {
-            let by = |order: &[usize], algorithm: &str| {
-                pccl_tests::pattern::digest(&spec.result(order, algorithm)) == digest
+            let by = |order: &[usize], way: Way<'_>| {
+                pccl_tests::pattern::digest(&spec.result(order, way)) == digest
             };
             let matches = |order: &Vec<usize>| {
-                by(order, "ring") || spec.quantisation.is_some() && by(order, "pairwise")
+                by(order, Way::Ring) || spec.quantisation.is_some() && by(order, Way::Pairwise)
             };
             assert!(orders.iter().any(matches), "the result of {spec} is that of no order {orders:?}");
         }
@@ -364,8 +390,14 @@ impl Fleet {
     /// Waits until pairwise exchange takes place when it is asked for: reduces until one did.
     #[track_caller]
     pub(crate) fn await_pairwise(&mut self) {
+        self.await_schedule("pairwise");
+    }
+
+    /// Waits until this schedule is gone by when it is asked for: reduces until it was.
+    #[track_caller]
+    pub(crate) fn await_schedule(&mut self, schedule: &str) {
         let deadline = Instant::now() + WATCHDOG;
-        while self.reduce_by("pairwise", Spec::sum(10, 1))[0].field("algorithm") != "pairwise" {
+        while self.reduce_by(schedule, Spec::sum(10, 1))[0].field("algorithm") != schedule {
             assert!(Instant::now() < deadline, "the mesh does not stand");
         }
     }

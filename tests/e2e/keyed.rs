@@ -5,7 +5,7 @@ use crate::{
     recorder::Recorder,
 };
 use pccl::{MasterConfig, RunKey, WireMode};
-use pccl_tests::spec::{Spec, StateSpec};
+use pccl_tests::spec::{Spec, StateSpec, Way};
 use std::{
     collections::HashSet,
     time::{Duration, Instant},
@@ -142,7 +142,7 @@ fn recorded(wire: WireMode) -> (Recorder, Vec<Vec<u8>>) {
     for answer in fleet.sync(&commands) {
         assert_eq!(answer.good().list("digests"), [state[0].digest()]);
     }
-    let tensors = vec![spec.input(0), spec.input(1), spec.result(&[0, 1], "ring"), state[0].content()];
+    let tensors = vec![spec.input(0), spec.input(1), spec.result(&[0, 1], Way::Ring), state[0].content()];
     (recorder, tensors)
 }
 

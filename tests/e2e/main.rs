@@ -38,6 +38,7 @@ mod rogue;
 mod scale;
 mod segments;
 mod semantics;
+mod sites;
 mod standby;
 mod state;
 mod tickets;

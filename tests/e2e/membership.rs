@@ -5,7 +5,7 @@ use crate::{
     peer::{Answer, Peer},
 };
 use pccl::{DataType, MasterConfig, ReduceOp};
-use pccl_tests::spec::{Spec, StateSpec};
+use pccl_tests::spec::{Spec, StateSpec, Way};
 use std::time::Duration;
 
 #[track_caller]
@@ -432,7 +432,8 @@ fn master_dies_in_the_middle_of_an_operation() {
             if answer.kind() == "MasterLost" {
                 assert_eq!(answer.field("restored"), "true", "{answer:?}");
             } else {
-                let whole = pccl_tests::pattern::digest(&spec.result(&fleet.orders(&answer, 3)[0], "ring"));
+                let whole =
+                    pccl_tests::pattern::digest(&spec.result(&fleet.orders(&answer, 3)[0], Way::Ring));
                 assert_eq!(answer.field("digests"), whole, "{answer:?}");
             }
         }

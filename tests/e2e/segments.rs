@@ -6,7 +6,10 @@ use crate::{
     peer::{Answer, Peer},
 };
 use pccl::{Block, Scheme};
-use pccl_tests::{pattern, spec::Spec};
+use pccl_tests::{
+    pattern,
+    spec::{Spec, Way},
+};
 
 /// Eight segments of three frames each, one for each rank, and one that is shorter.
 const COUNT: usize = 1_250_000;
@@ -30,7 +33,7 @@ fn check(fleet: &Fleet, spec: &Spec, answers: &[Answer]) -> Vec<usize> {
         let (start, end): (usize, usize) = (start.parse().expect("a number"), end.parse().expect("a number"));
         let order: Vec<usize> = ids.split('+').map(|id| fleet.index_of(id)).collect();
         let number = start / (SEGMENT_BYTES / spec.data_type.size_bytes());
-        let expected = spec.segment((number as u64, start..end), &order, algorithm);
+        let expected = spec.segment((number as u64, start..end), &order, Way::of(algorithm, &[]));
         assert_eq!(pattern::digest(&expected), digest, "elements {start} to {end} of peers {order:?}");
         numbers.push(order.len());
     }

@@ -2,7 +2,10 @@
 
 use crate::fleet::Fleet;
 use pccl::{DataType, ReduceOp};
-use pccl_tests::{pattern, spec::Spec};
+use pccl_tests::{
+    pattern,
+    spec::{Spec, Way},
+};
 
 /// Fewer elements than peers, chunks of unequal size, and several frames per chunk.
 const COUNTS: [usize; 7] = [0, 1, 2, 3, 5, 1025, 203_530];
@@ -16,7 +19,7 @@ fn everything(peers: usize) {
             for count in COUNTS {
                 let seed = pattern::mix((count as u64) << 8 | u64::from(data_type.code()));
                 let spec = Spec { data_type, op, count, seed, in_place: true, quantisation: None };
-                let wanted = pattern::digest(&spec.result(&order, "ring"));
+                let wanted = pattern::digest(&spec.result(&order, Way::Ring));
                 for in_place in [true, false] {
                     let spec = Spec { in_place, ..spec };
                     for answer in fleet.all(format!("reduce {spec} 0 0")) {

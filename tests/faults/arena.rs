@@ -80,6 +80,18 @@ impl Arena {
         Self::around(fleet, network, times, members)
     }
 
+    /// A world behind proxies, of a member in each of these sites, once they reduce over sites.
+    pub(crate) fn in_sites(times: Times, sites: &[&str]) -> Self {
+        let fleet = Fleet::empty(times.config());
+        let network = Network::Proxies(Proxies::new(&fleet.address));
+        let mut arena = Self { fleet, network, times };
+        for (member, site) in sites.iter().enumerate() {
+            arena.let_in(member, &[format!("site={site}")]);
+        }
+        arena.fleet.await_schedule("sites");
+        arena
+    }
+
     /// The same without a run key, for edges so slow that a record, which counts when it is whole, takes longer than an
     /// edge may stand still by these times.
     pub(crate) fn insecure_on_loopback(times: Times, members: usize) -> Self {
@@ -97,26 +109,32 @@ impl Arena {
 
     fn around(fleet: Fleet, network: Network, times: Times, members: usize) -> Self {
         let mut arena = Self { fleet, network, times };
-        // One after the other: so each unknown identity is that of one peer.
         for member in 0..members {
-            arena.spawn();
-            arena.fleet[member].send("connect");
-            arena.fleet.peers[..member]
-                .iter_mut()
-                .for_each(|peer| peer.send(format!("wait {} 0", member + 1)));
-            for answer in arena.fleet.answers() {
-                answer.good();
-            }
-            arena.meet();
+            arena.let_in(member, &[]);
         }
         arena
     }
 
+    /// One more member, after those before it: so each unknown identity is that of one peer.
+    fn let_in(&mut self, member: Node, settings: &[String]) {
+        self.spawn_with(settings);
+        self.fleet[member].send("connect");
+        self.fleet.peers[..member].iter_mut().for_each(|peer| peer.send(format!("wait {} 0", member + 1)));
+        for answer in self.fleet.answers() {
+            answer.good();
+        }
+        self.meet();
+    }
+
     /// Starts a process that does not connect yet.
     pub(crate) fn spawn(&mut self) -> Node {
+        self.spawn_with(&[])
+    }
+
+    fn spawn_with(&mut self, settings: &[String]) -> Node {
         let node = self.fleet.len();
-        let settings = [format!("dial-timeout-ms={}", self.times.dial.as_millis())];
-        self.network.spawn(&mut self.fleet, node, &settings);
+        let dial = format!("dial-timeout-ms={}", self.times.dial.as_millis());
+        self.network.spawn(&mut self.fleet, node, &[settings, &[dial]].concat());
         assert_eq!((self.fleet.len(), self.fleet[node].index), (node + 1, node));
         node
     }

@@ -29,6 +29,7 @@ mod proxies;
 mod quiet;
 mod repair;
 mod shares;
+mod sites;
 mod sources;
 mod topology;
 

@@ -28,6 +28,29 @@ fn quantisation(text: &str) -> Result<Quantisation, String> {
     Ok(numbers.get(2).map_or(quantisation, |&seed| quantisation.stochastic(seed)))
 }
 
+/// The way by which data travels, as far as the bytes of a result depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way<'a> {
+    /// Around the ring, or any other that has its bytes.
+    Ring,
+    /// Through the owners of pairwise exchange, which what is quantised depends on.
+    Pairwise,
+    /// Over sites: the number of the site of each rank.
+    Sites(&'a [u16]),
+}
+
+impl<'a> Way<'a> {
+    /// By the name of an algorithm, and the number of the site of each rank.
+    #[must_use]
+    pub fn of(algorithm: &str, sites: &'a [u16]) -> Self {
+        match algorithm {
+            "pairwise" => Self::Pairwise,
+            "sites" => Self::Sites(sites),
+            _ => Self::Ring,
+        }
+    }
+}
+
 /// A tensor to be reduced: `f32:sum:1025:7:in`, or `f32:sum:1025:7:in:3.256` if it is quantised: the numbers of
 /// algorithm and parameter, and the seed if it is rounded stochastically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,13 +96,22 @@ impl Spec {
         pattern::rarely_special(self.data_type, self.count, seed, rarity_bits)
     }
 
-    /// What comes out, if these peers take part in this order, and data travels by this algorithm; stochastically
-    /// rounded, in an operation with tag 0 and this tensor only.
+    /// Whether the bytes of a result by this way depend on who owns what, beyond what the ring and sites say.
     #[must_use]
-    pub fn result(&self, indices_in_ring_order: &[usize], algorithm: &str) -> Vec<u8> {
+    pub fn depends_on_owners(&self, way: Way<'_>) -> bool {
+        self.quantisation.is_some() && matches!(way, Way::Sites(_))
+    }
+
+    /// What comes out, if these peers take part in this order, and data travels by this way; stochastically
+    /// rounded, in an operation with tag 0 and this tensor only.
+    ///
+    /// # Panics
+    /// If it [depends on owners](Spec::depends_on_owners).
+    #[must_use]
+    pub fn result(&self, indices_in_ring_order: &[usize], way: Way<'_>) -> Vec<u8> {
         let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();
         let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
-        self.reduced(&inputs, algorithm, 0)
+        self.reduced(&inputs, way, 0)
     }
 
     /// The same of some of its elements, which are that segment of a call in segments.
@@ -88,46 +120,51 @@ impl Spec {
         &self,
         (segment, elements): (u64, Range<usize>),
         indices_in_ring_order: &[usize],
-        algorithm: &str,
+        way: Way<'_>,
     ) -> Vec<u8> {
         let size = self.data_type.size_bytes();
         let inputs: Vec<_> = indices_in_ring_order.iter().map(|&index| self.input(index)).collect();
         let inputs: Vec<_> =
             inputs.iter().map(|it| &it[elements.start * size..elements.end * size]).collect();
-        self.reduced(&inputs, algorithm, segment)
+        self.reduced(&inputs, way, segment)
     }
 
-    fn reduced(&self, inputs: &[&[u8]], algorithm: &str, segment: u64) -> Vec<u8> {
-        match self.quantisation {
-            None => pattern::expected(self.data_type, self.op, inputs),
-            Some(how) => {
-                let oracle = match algorithm {
-                    "pairwise" => reference::quantised_pairwise_oracle,
-                    _ => reference::quantised_ring_oracle,
-                };
-                let how = how.seed().map_or(how, |seed| how.stochastic(seed.wrapping_add(segment)));
-                oracle(self.data_type, self.op, how, (0, 0), inputs)
-            }
-        }
+    fn reduced(&self, inputs: &[&[u8]], way: Way<'_>, segment: u64) -> Vec<u8> {
+        let Some(how) = self.quantisation else { return plain(self.data_type, self.op, inputs, way) };
+        let oracle = match way {
+            Way::Ring => reference::quantised_ring_oracle,
+            Way::Pairwise => reference::quantised_pairwise_oracle,
+            Way::Sites(_) => panic!("it depends on owners"),
+        };
+        let how = how.seed().map_or(how, |seed| how.stochastic(seed.wrapping_add(segment)));
+        oracle(self.data_type, self.op, how, (0, 0), inputs)
+    }
+}
+
+/// What comes out of what is not quantised.
+fn plain(data_type: DataType, op: ReduceOp, inputs: &[&[u8]], way: Way<'_>) -> Vec<u8> {
+    match way {
+        Way::Ring | Way::Pairwise => pattern::expected(data_type, op, inputs),
+        Way::Sites(sites) => reference::sites_all_reduce_oracle(data_type, op, inputs, sites),
     }
 }
 
 /// What comes out of an operation with these tensors, as [`Spec::result`]. Consecutive tensors of the same type and
-/// operator that are not quantised are reduced as one.
+/// operator that are not quantised are reduced as one. None for what depends on owners.
 #[must_use]
-pub fn results(specs: &[Spec], indices_in_ring_order: &[usize], algorithm: &str) -> Vec<Vec<u8>> {
+pub fn results(specs: &[Spec], indices_in_ring_order: &[usize], way: Way<'_>) -> Vec<Option<Vec<u8>>> {
     let kind = |spec: &Spec| (spec.data_type, spec.op);
     let is_run =
         |a: &Spec, b: &Spec| kind(a) == kind(b) && a.quantisation.is_none() && b.quantisation.is_none();
-    let of_run = |run: &[Spec]| -> Vec<Vec<u8>> {
+    let of_run = |run: &[Spec]| -> Vec<Option<Vec<u8>>> {
         if let [one] = run {
-            return vec![one.result(indices_in_ring_order, algorithm)];
+            return vec![(!one.depends_on_owners(way)).then(|| one.result(indices_in_ring_order, way))];
         }
         let input = |index: &usize| run.iter().flat_map(|spec| spec.input(*index)).collect();
         let inputs: Vec<Vec<u8>> = indices_in_ring_order.iter().map(input).collect();
         let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
-        let mut whole = pattern::expected(run[0].data_type, run[0].op, &inputs);
-        let mut take = |spec: &Spec| whole.drain(..spec.count * spec.data_type.size_bytes()).collect();
+        let mut whole = plain(run[0].data_type, run[0].op, &inputs, way);
+        let mut take = |spec: &Spec| Some(whole.drain(..spec.count * spec.data_type.size_bytes()).collect());
         run.iter().map(&mut take).collect()
     };
     specs.chunk_by(is_run).flat_map(of_run).collect()

@@ -18,6 +18,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("cuda/src/quantise.rs", "launches kernels"),
     ("hash/src/kernels.rs", "calls a kernel after the processor was asked for it"),
     ("hash/src/kernels/avx2.rs", "intrinsics"),
+    ("hash/src/kernels/avx512.rs", "intrinsics"),
     ("hash/src/kernels/sse42.rs", "intrinsics"),
     ("master/src/process.rs", "signals and resource limits of the pccl-master program"),
     ("pccl/capi/src/ahead.rs", "the functions of the C interface"),

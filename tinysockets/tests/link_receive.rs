@@ -74,7 +74,7 @@ fn direct_frames_land_in_place_in_any_order() {
         }
         let sum = FrameHeader {
             flags: FLAG_CHECKSUM,
-            checksum: checksum(0, &bytes[310_000..380_000]),
+            checksum: checksum(&bytes[310_000..380_000]),
             ..frame(1, 310_000, 70_000)
         };
         r.send(sum, &bytes[310_000..380_000]);
@@ -149,7 +149,7 @@ fn a_damaged_payload_costs_the_attempt_and_not_the_link() {
         let bytes = pattern(40_000, 3);
         let good = |offset| FrameHeader {
             flags: FLAG_CHECKSUM,
-            checksum: checksum(0, &bytes),
+            checksum: checksum(&bytes),
             ..frame(1, offset, bytes.len())
         };
         let mut damaged = bytes.clone();
@@ -382,7 +382,7 @@ proptest! {
             let payload = &bytes[offset..offset + len];
             let mut header = frame(1, offset, len);
             if with_checksum {
-                header = FrameHeader { flags: FLAG_CHECKSUM, checksum: checksum(0, payload), ..header };
+                header = FrameHeader { flags: FLAG_CHECKSUM, checksum: checksum(payload), ..header };
             }
             stream.extend_from_slice(&header.encode());
             stream.extend_from_slice(payload);

@@ -1,4 +1,4 @@
-//! SSE4.2: XXH3-128 leaves, simplehash blocks.
+//! SSE4.2: leaves and blocks of XXH3, simplehash blocks.
 
 use std::arch::x86_64::{
     __m128i, _mm_add_epi64, _mm_loadu_si128, _mm_mul_epu32, _mm_set1_epi64x, _mm_shuffle_epi32,
@@ -8,7 +8,7 @@ use std::array;
 
 use crate::simplehash_block::{self, VECTOR_BYTES};
 use crate::xxh3_leaf::{
-    INITIAL_BYTES, LAST_STRIPE_SECRET, LEAF_BYTES, PRIME32_1, SCRAMBLE_SECRET, SCRAMBLED_BLOCKS,
+    BLOCK_BYTES, INITIAL_BYTES, LAST_STRIPE_SECRET, LEAF_BYTES, PRIME32_1, SCRAMBLE_SECRET, SCRAMBLED_BLOCKS,
     STRIPE_BYTES, STRIPES_PER_BLOCK, key, merge,
 };
 
@@ -26,20 +26,35 @@ pub(super) fn full_leaves(leaves: &[[u8; LEAF_BYTES]], out: &mut [[u8; 16]]) {
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn full_leaf(leaf: &[u8; LEAF_BYTES]) -> [u8; 16] {
-    let (stripes, _) = leaf.as_chunks::<STRIPE_BYTES>();
-    let (blocks, _) = stripes.as_chunks::<STRIPES_PER_BLOCK>();
+    let (blocks, _) = leaf.as_chunks::<BLOCK_BYTES>();
     let mut acc = load(&INITIAL_BYTES);
     for block in &blocks[..SCRAMBLED_BLOCKS] {
-        for (i, stripe) in block.iter().enumerate() {
-            acc = accumulate(acc, stripe, key(8 * i));
-        }
-        acc = scramble(acc);
+        acc = take(acc, block);
     }
-    for (i, stripe) in blocks[SCRAMBLED_BLOCKS][..STRIPES_PER_BLOCK - 1].iter().enumerate() {
+    let (stripes, _) = blocks[SCRAMBLED_BLOCKS].as_chunks::<STRIPE_BYTES>();
+    for (i, stripe) in stripes[..STRIPES_PER_BLOCK - 1].iter().enumerate() {
         acc = accumulate(acc, stripe, key(8 * i));
     }
-    acc = accumulate(acc, &blocks[SCRAMBLED_BLOCKS][STRIPES_PER_BLOCK - 1], key(LAST_STRIPE_SECRET));
+    acc = accumulate(acc, &stripes[STRIPES_PER_BLOCK - 1], key(LAST_STRIPE_SECRET));
     merge(&store(acc))
+}
+
+/// Takes whole blocks into the accumulators, each with its scramble.
+#[target_feature(enable = "sse4.2")]
+pub(super) fn blocks(acc: &mut [u64; 8], blocks: &[[u8; BLOCK_BYTES]]) {
+    let mut bytes = [0; STRIPE_BYTES];
+    bytes.as_chunks_mut().0.iter_mut().zip(&*acc).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+    *acc = store(blocks.iter().fold(load(&bytes), |acc, block| take(acc, block)));
+}
+
+/// One block, with its scramble.
+#[inline]
+#[target_feature(enable = "sse4.2")]
+fn take(mut acc: Accumulators, block: &[u8; BLOCK_BYTES]) -> Accumulators {
+    for (i, stripe) in block.as_chunks::<STRIPE_BYTES>().0.iter().enumerate() {
+        acc = accumulate(acc, stripe, key(8 * i));
+    }
+    scramble(acc)
 }
 
 /// Loads 64 bytes at any alignment.

@@ -53,7 +53,7 @@ fn clock(way: &Way, answer: &Answer, report: &mut Report) {
 /// What an edge as long as this way would get.
 fn congestion_control(way: &Way, report: &mut Report) {
     let conn = way.stream.conn();
-    let is_paced = tune_data_socket(conn, way.round_trip);
+    let is_paced = tune_data_socket(conn, way.round_trip).is_paced;
     let name = conn.congestion_control().unwrap_or_else(|| "not known".to_owned());
     if way.round_trip >= LONG_PATH && !is_paced {
         let found = format!("{name}, and this path is long ({})", millis(way.round_trip));

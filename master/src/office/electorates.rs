@@ -4,8 +4,8 @@ use pccl_protocol::PeerId;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
-/// How many of the members are wanted. One of each kind have a member in common, and so have two of the larger kind; two
-/// of the smaller kind need not (Howard, Malkhi, Spiegelman, "Flexible Paxos", 2016).
+/// How many of the members are wanted. One of each kind have a member in common, and so have two of the larger kind;
+/// two of the smaller kind need not (Howard, Malkhi, Spiegelman, "Flexible Paxos", 2016).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quorum {
     /// For promises: more than half of them.

@@ -2,8 +2,8 @@
 //!
 //! Everything that follows from a turn of the acting master leaves only when all complete copies have the turn. So each
 //! of them knows what any peer can have seen, and whoever has one may take over, with the promises of more than half of
-//! the members. A copy that does not keep up is taken off the list of complete ones, and what waited leaves when half of
-//! the members know the shorter list: none of these gives a promise to it any more.
+//! the members. A copy that does not keep up is taken off the list of complete ones, and what waited leaves when half
+//! of the members know the shorter list: none of these gives a promise to it any more.
 //!
 //! Who the members are changes while this goes on, and those who count may not know of the last changes. So as many are
 //! wanted of all of them, each time that they may have been others since what is known to have left (`Electorates`):

@@ -235,8 +235,8 @@ pub enum Input {
         client: ClientKey,
         /// How it ended.
         text: String,
-        /// It was one to the master that this one takes the place of, or this one stood still. Who looks for another one
-        /// comes later.
+        /// It was one to the master that this one takes the place of, or this one stood still. Who looks for another
+        /// one comes later.
         with_master: bool,
     },
     /// A peer that was away has another connection, on which everything goes on.

@@ -7,6 +7,7 @@
 
 mod beside;
 mod best_ring;
+mod checked;
 mod child;
 mod fleet;
 mod keyed;
@@ -48,6 +49,9 @@ struct Args {
     /// Frames carry checksums, as between hosts.
     #[arg(long)]
     checksums: bool,
+    /// Measures what checksums cost instead, for operations of these sizes, in place.
+    #[arg(long)]
+    checked: bool,
     /// Bytes of each large measurement, in MiB: smaller operations are repeated.
     #[arg(long, default_value_t = 512)]
     volume_mib: usize,
@@ -149,6 +153,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if let Some(count) = args.standbys {
         return outlived::run(&args, Memory::Standbys(count));
+    }
+    if args.checked {
+        return checked::run(&args);
     }
     if args.keyed {
         return keyed::run(&args);

@@ -71,7 +71,8 @@ struct Args {
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "master")]
     master_kill_every: Option<Duration>,
 
-    /// So many masters stand by, and one of them takes over each time. Without any, the master goes on from its journal.
+    /// So many masters stand by, and one of them takes over each time. Without any, the master goes on from its
+    /// journal.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "master_kill_every")]
     #[arg(value_parser = clap::value_parser!(u32).range(..=8))]
     standbys: u32,

@@ -45,8 +45,8 @@ impl Authority {
     }
 }
 
-/// Masters, of which the one that acts is killed at an interval. If others stand by, one of them takes over, and who was
-/// killed stands by when it is started again; a master without standbys goes on from what it has written.
+/// Masters, of which the one that acts is killed at an interval. If others stand by, one of them takes over, and who
+/// was killed stands by when it is started again; a master without standbys goes on from what it has written.
 pub(crate) struct Killed {
     address: String,
     journal: PathBuf,

@@ -99,9 +99,7 @@ impl Descriptor {
         // What cannot be cut has its owner by rank, whatever the shares.
         let has_owners = !paths.partial || self.parts.iter().all(|part| part.quantisation.is_none());
         let pairwise = if paths.mesh && has_owners { Algorithm::Pairwise } else { Algorithm::Ring };
-        // Sums of sites are not quantised.
-        let is_plain = self.parts.iter().all(|part| part.quantisation.is_none());
-        let can_cross = can_be_pairwise && paths.mesh && paths.sites && !paths.partial && is_plain;
+        let can_cross = can_be_pairwise && paths.mesh && paths.sites && !paths.partial;
         match self.algorithm {
             Algorithm::Ring => Algorithm::Ring,
             Algorithm::Sites if can_cross => Algorithm::Sites,

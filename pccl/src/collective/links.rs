@@ -284,8 +284,13 @@ mod tests {
 
     fn out(peer: u128) -> (Arc<OutLink>, TcpStream) {
         let (own, other) = conns();
-        let config =
-            OutConfig { peer, generation: 5, checksum: None, events: Arc::new(Nobody), name: "test".into() };
+        let config = OutConfig {
+            peer,
+            generation: 5,
+            has_checksums: false,
+            events: Arc::new(Nobody),
+            name: "test".into(),
+        };
         (OutLink::start(vec![own], config).expect("starts"), other)
     }
 
@@ -294,7 +299,6 @@ mod tests {
         let config = InConfig {
             peer,
             generation: 6,
-            checksum: pccl_hash::crc32c_append,
             scratch_bytes: 4096,
             events: Arc::new(Nobody),
             name: "test".into(),

@@ -7,6 +7,9 @@
 //! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A
 //! tensor that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
 //!
+//! What is quantised is quantised between sites. Within a site elements go up as they are; results go down as they
+//! came.
+//!
 //! Over sites the ranks of a site own the same. Which rank of another site is the local owner of a unit goes around,
 //! for each owner separately: so all pairs of ranks of two sites carry the same.
 
@@ -14,8 +17,7 @@ use super::{
     plan::{FRAME_BYTES, Frame, Plan, Unit},
     sites::Sites,
 };
-use pccl_protocol::{Descriptor, Site};
-use std::ops::Range;
+use pccl_protocol::{Algorithm, Descriptor, Site};
 
 /// Frames for each rank, about, where shares are not equal: enough that owners can be given what they
 /// should have.
@@ -23,11 +25,23 @@ const FRAMES_PER_RANK: usize = 32;
 /// But none smaller than this, in bytes of what is not quantised: each has a header, and wakes somebody.
 const SMALLEST_FRAME_BYTES: usize = 64 << 10;
 
-/// Payload bytes of a full frame, as [`Plan::new`] wants them, of an operation among ranks whose owners are given what
-/// they should have, or who own the chunks of the ring.
-pub(crate) fn frame_bytes(descriptor: &Descriptor, ranks: usize, is_shared_out: bool) -> usize {
-    if !is_shared_out {
+/// Payload bytes of a full frame, as [`Plan::new`] wants them, of an operation among ranks by that algorithm: of which
+/// each is given what it should have, or owns its chunk of the ring.
+pub(crate) fn frame_bytes(
+    descriptor: &Descriptor,
+    ranks: usize,
+    algorithm: Algorithm,
+    shares: &[u16],
+) -> usize {
+    let is_over_sites = algorithm == Algorithm::Sites;
+    if !is_over_sites && shares.is_empty() {
         return FRAME_BYTES;
+    }
+    // A frame may stand for elements that travel as they are, of up to eight times its bytes.
+    let codecs =
+        descriptor.parts.iter().filter_map(|part| part.quantisation?.codec(part.data_type, part.op).ok());
+    if is_over_sites && codecs.into_iter().any(|codec| codec.piece_elements().is_none()) {
+        return SMALLEST_FRAME_BYTES;
     }
     let wanted = usize::try_from(descriptor.bytes()).unwrap_or(usize::MAX) / (ranks * FRAMES_PER_RANK);
     wanted.clamp(SMALLEST_FRAME_BYTES, FRAME_BYTES).next_multiple_of(8)
@@ -45,11 +59,39 @@ pub(crate) struct Ownership {
     owners: Vec<u8>,
     /// Local owners of each slot, slot by slot, by site; none if each rank is a site.
     local: Vec<u8>,
-    /// For each slot to which others contribute here: bytes of their contributions to those before it in the same
-    /// tensor, as they travel.
-    offsets: Vec<usize>,
-    /// The same for all slots of each tensor.
-    contributed_bytes: Vec<usize>,
+    /// What is folded here of the units before that which begins with the slot, in the same tensor.
+    offsets: Vec<Folded>,
+    /// The same of all units of each tensor.
+    folded: Vec<Folded>,
+}
+
+/// Units that are folded here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Folded {
+    /// Bytes of what others contribute to them, as it travels.
+    pub(crate) contributed_bytes: usize,
+    /// Their elements.
+    pub(crate) elements: usize,
+}
+
+/// What comes here to a unit: how much, and how much of it from each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Contributions {
+    /// Other ranks of the site.
+    pub(crate) of_site: usize,
+    /// Bytes of each of these.
+    pub(crate) of_site_bytes: usize,
+    /// Other sites.
+    pub(crate) over_sites: usize,
+    /// Bytes of each of these.
+    pub(crate) over_sites_bytes: usize,
+}
+
+impl Contributions {
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> usize {
+        self.of_site * self.of_site_bytes + self.over_sites * self.over_sites_bytes
+    }
 }
 
 impl Ownership {
@@ -103,12 +145,19 @@ impl Ownership {
             sites,
             owners,
             local,
-            offsets: vec![0; plan.slots()],
-            contributed_bytes: vec![0; plan.parts()],
+            offsets: vec![Folded::default(); plan.slots()],
+            folded: vec![Folded::default(); plan.parts()],
         };
         for frame in plan.all_frames() {
-            ownership.offsets[frame.slot] = ownership.contributed_bytes[frame.part];
-            ownership.contributed_bytes[frame.part] += ownership.children(&frame) * frame.len;
+            let unit = plan.unit_of(&frame);
+            if unit.slots.start != frame.slot || ownership.children(&frame) == 0 {
+                continue;
+            }
+            let bytes = ownership.contributions(plan, &frame, &unit).bytes();
+            let folded = &mut ownership.folded[frame.part];
+            ownership.offsets[frame.slot] = *folded;
+            folded.contributed_bytes += bytes;
+            folded.elements += unit.elements.len();
         }
         ownership
     }
@@ -138,6 +187,44 @@ impl Ownership {
         let is_local = self.local_owner(frame.slot, self.sites.of(self.rank)) == self.rank;
         let site = if is_local { self.sites.size_of(self.rank) - 1 } else { 0 };
         (site, if self.is_own(frame) { self.sites.count() - 1 } else { 0 })
+    }
+
+    /// What others contribute here to a unit, which has that frame.
+    pub(crate) fn contributions(&self, plan: &Plan, frame: &Frame, unit: &Unit) -> Contributions {
+        let (of_site, over_sites) = self.contributors(frame);
+        let size = plan.run(frame.part).descriptor.data_type.size_bytes();
+        let is_plain = self.is_plain_within(plan, frame.part);
+        Contributions {
+            of_site,
+            of_site_bytes: if is_plain { unit.elements.len() * size } else { unit.encoded.len() },
+            over_sites,
+            over_sites_bytes: unit.encoded.len(),
+        }
+    }
+
+    /// Whether a run is quantised between sites, and goes up within them as it is.
+    pub(crate) fn is_plain_within(&self, plan: &Plan, part: usize) -> bool {
+        self.has_sites() && plan.codec(part).is_some()
+    }
+
+    /// Whether two ranks are in one site.
+    pub(crate) fn are_near(&self, a: usize, b: usize) -> bool {
+        self.sites.of(a) == self.sites.of(b)
+    }
+
+    /// The frame in which a rank sends what it contributes to its parent, if it has one, and anything to send in that
+    /// frame: with the offset and length that it has on its way.
+    pub(crate) fn sent_up(&self, plan: &Plan, rank: usize, frame: &Frame) -> Option<Frame> {
+        let parent = self.parent(rank, frame)?;
+        let is_plain = self.is_plain_within(plan, frame.part) && self.are_near(rank, parent);
+        if is_plain { plan.plain_frame(frame) } else { Some(*frame) }
+    }
+
+    /// How many frames with contributions to a frame come here.
+    pub(crate) fn arrivals(&self, plan: &Plan, frame: &Frame) -> usize {
+        let (of_site, over_sites) = self.contributors(frame);
+        let is_sent = !self.is_plain_within(plan, frame.part) || plan.plain_frame(frame).is_some();
+        over_sites + if is_sent { of_site } else { 0 }
     }
 
     /// How many ranks contribute to a frame here, and get the result from here.
@@ -174,15 +261,14 @@ impl Ownership {
         self.owner(frame) == self.rank
     }
 
-    /// Bytes of all that others contribute here to a tensor, as it travels.
-    pub(crate) fn contributed_bytes(&self, part: usize) -> usize {
-        self.contributed_bytes[part]
+    /// What is folded here of all units of a tensor.
+    pub(crate) fn folded(&self, part: usize) -> Folded {
+        self.folded[part]
     }
 
-    /// Where the contributions of others to a unit lie among all of its tensor, of so many others.
-    pub(crate) fn place_of(&self, unit: &Unit, others: usize) -> Range<usize> {
-        let start = self.offsets[unit.slots.start];
-        start..start + others * unit.encoded.len()
+    /// The same of the units before this one, which is folded here.
+    pub(crate) fn folded_before(&self, unit: &Unit) -> Folded {
+        self.offsets[unit.slots.start]
     }
 }
 
@@ -221,7 +307,7 @@ fn share_out(plan: &Plan, shares: &[u64], owners: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::{super::shape::Shape, *};
-    use pccl_protocol::{Algorithm, PartDescriptor};
+    use pccl_protocol::PartDescriptor;
     use pccl_quant::{
         DataType, ReduceOp,
         quantise::{Block, Quantisation, Scheme},
@@ -268,13 +354,12 @@ mod tests {
                     prop_assert!(plan.frames_of_unit(frame.part, &unit).all(is_same));
                     prop_assert_eq!(own.is_own(&frame), own.owner(&frame) == rank);
                     if own.is_own(&frame) && unit.slots.start == frame.slot {
-                        let place = own.place_of(&unit, own.children(&frame));
-                        prop_assert_eq!(place.start, ends[frame.part]);
-                        ends[frame.part] = place.end;
+                        prop_assert_eq!(own.folded_before(&unit).contributed_bytes, ends[frame.part]);
+                        ends[frame.part] += own.children(&frame) * unit.encoded.len();
                     }
                 }
                 for (part, end) in ends.into_iter().enumerate() {
-                    prop_assert_eq!(end, own.contributed_bytes(part));
+                    prop_assert_eq!(end, own.folded(part).contributed_bytes);
                 }
             }
         }
@@ -289,7 +374,7 @@ mod tests {
             prop_assume!(total > 0);
             for (rank, (_, own)) in all.iter().enumerate() {
                 let wanted = (4 * count * u64::from(shares[rank]) / total) as i64;
-                let owned = own.contributed_bytes(0) / (shares.len() - 1);
+                let owned = own.folded(0).contributed_bytes / (shares.len() - 1);
                 prop_assert!((owned as i64 - wanted).abs() <= 4096, "{owned} of {wanted}");
                 prop_assert!(shares[rank] > 0 || owned <= 4096);
             }
@@ -382,7 +467,7 @@ mod tests {
     fn frames_are_small_enough_to_be_shared_out() {
         let bytes = |bytes: u64, shares: &[u16]| {
             let parts = parts(&[bytes / 4, 0], None);
-            frame_bytes(&Descriptor::all_reduce(parts, Algorithm::Automatic), 5, !shares.is_empty())
+            frame_bytes(&Descriptor::all_reduce(parts, Algorithm::Automatic), 5, Algorithm::Pairwise, shares)
         };
         let shares = [1, 0, 2, 1, 1];
         assert_eq!(bytes(64 << 20, &[]), FRAME_BYTES);

@@ -16,23 +16,26 @@
 //! rank sends ([`Ownership::parent`]).
 //!
 //! The owner folds in the order of the ring: the same bytes come out. Over sites what each site comes to is folded in
-//! the order of [`Sites`](super::sites::Sites). Of a quantised tensor each contribution is
-//! quantised once, added with all others in working memory, and the sum is quantised once. So the error does not depend
-//! on the number of ranks. What the owner itself adds is not quantised.
+//! the order of [`Sites`](super::sites::Sites). Of a quantised tensor each contribution is quantised once, added with
+//! all others in working memory, and the sum is quantised once. So the error does not depend on the number of ranks.
+//! What the owner itself adds is not quantised. Over sites that is what its site adds: within a site elements travel as
+//! they are, at the stage `2 n + r`; each local owner adds those of its site, and quantises what it sends on.
 //!
 //! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer.
 //! Results lie in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it
-//! was: the owner has that when a result of it comes. So it is with the sum of a site. Contributions of others have
-//! memory of their own, side by side for each unit that is owned. A frame is written once, by the RX thread that takes
-//! its state; the thread that counts the last frame of a unit folds it, and is then the only one to touch it.
+//! was, if that was encoded: the owner has that when a result of it comes. So it is with the sum of a site.
+//! Contributions of others have memory of their own, side by side for each unit that is owned. A frame is written once,
+//! by the RX thread that takes its state; the thread that counts the last frame of a unit folds it, and is then the
+//! only one to touch it.
 
+mod arriving;
 mod owned;
 
 use super::{
     coding::{Coding, Stop},
-    ownership::Ownership,
+    ownership::{Folded, Ownership},
     plan::{Frame, Plan, Unit},
-    progress::{AttemptOwner, Progress, link_fault, local_fault},
+    progress::{AttemptOwner, Progress, local_fault},
     runs::{RunMemory, Stretch},
 };
 use crate::memory::{Backup, PartMemory, RawTensor};
@@ -43,13 +46,11 @@ use pccl_quant::{
 };
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicU8, AtomicU32, Ordering},
+    atomic::{AtomicU8, AtomicU32},
 };
-use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Place, Transfer, Violation};
+use tinysockets::link::{Gate, Lent, Outgoing};
 
 const IDLE: u8 = 0;
-const RECEIVING: u8 = 1;
-const RECEIVED: u8 = 2;
 
 /// See the module's documentation.
 pub(crate) struct Pairwise {
@@ -74,24 +75,10 @@ struct Part {
     coding: Option<Coding>,
     /// Contributions of the others to what is owned.
     contributions: Lent,
-    /// To add up in, if what is quantised cannot be cut.
+    /// To add up in, if what is quantised cannot be cut: for each unit that is folded here.
     sums: Lent,
-}
-
-/// What a frame carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cargo {
-    /// What a rank adds to what the receiver owns.
-    Contribution { from: usize },
-    /// Something that its sender owns.
-    Result,
-}
-
-impl Cargo {
-    /// For the log.
-    fn what(self) -> &'static str {
-        if self == Self::Result { "result" } else { "contribution" }
-    }
+    /// A copy of elements that travel as they are, and are on a device.
+    copied: Lent,
 }
 
 impl std::fmt::Debug for Pairwise {
@@ -100,21 +87,22 @@ impl std::fmt::Debug for Pairwise {
     }
 }
 
-/// Bytes of memory that a tensor needs beside itself and its backup: encoded form, contributions of the others, sums.
-fn part_bytes(plan: &Plan, ownership: &Ownership, index: usize) -> [usize; 3] {
-    // What is not cut stays with its owner on the ring, who adds up one chunk.
-    let own_chunk = plan.shape().chunk_owned_by(plan.rank());
-    let elements = own_chunk.map_or(0, |chunk| plan.chunk(index, chunk).0.len());
+/// Bytes of memory that a tensor needs beside itself and its backup: encoded form, contributions of the others, sums,
+/// copied elements.
+fn part_bytes(plan: &Plan, ownership: &Ownership, index: usize, raws: &[RawTensor]) -> [usize; 4] {
+    let run = plan.run(index);
+    let folded = if plan.shape().folds() { ownership.folded(index) } else { Folded::default() };
     let needs_sums = |codec: &Codec| codec.piece_elements().is_none();
     let sums = plan.codec(index).filter(needs_sums);
-    let sum_bytes = sums.map_or(0, |codec| elements * codec.sum_type().size_bytes());
-    let contributions = if plan.shape().folds() { ownership.contributed_bytes(index) } else { 0 };
-    [plan.encoded_bytes(index), contributions, sum_bytes]
+    let sum_bytes = sums.map_or(0, |codec| folded.elements * codec.sum_type().size_bytes());
+    let is_copied = ownership.is_plain_within(plan, index) && raws[run.tensors.start].device().is_some();
+    let copied = if is_copied { raws[run.tensors.start].bytes() } else { 0 };
+    [plan.encoded_bytes(index), folded.contributed_bytes, sum_bytes, copied]
 }
 
 /// Bytes of memory that pairwise exchange needs beside the tensors and their backup.
-pub(crate) fn pairwise_bytes(plan: &Plan, ownership: &Ownership) -> usize {
-    (0..plan.parts()).flat_map(|index| part_bytes(plan, ownership, index)).sum()
+pub(crate) fn pairwise_bytes(plan: &Plan, ownership: &Ownership, raws: &[RawTensor]) -> usize {
+    (0..plan.parts()).flat_map(|index| part_bytes(plan, ownership, index, raws)).sum()
 }
 
 impl Pairwise {
@@ -135,7 +123,8 @@ impl Pairwise {
         };
         let mut parts = Vec::with_capacity(plan.parts());
         for (index, run) in plan.runs().enumerate() {
-            let [encoded, contributions, sums] = part_bytes(&plan, &ownership, index).map(&mut lend);
+            let bytes = part_bytes(&plan, &ownership, index, raws);
+            let [encoded, contributions, sums, copied] = bytes.map(&mut lend);
             let codec = plan.codec(index).zip(run.descriptor.quantisation);
             parts.push(Part {
                 data_type: run.descriptor.data_type,
@@ -144,14 +133,21 @@ impl Pairwise {
                 coding: codec.map(|(codec, quantisation)| Coding::new(codec, quantisation, encoded)),
                 contributions,
                 sums,
+                copied,
             });
         }
         let (ranks, slots) = (plan.ranks(), plan.slots());
-        let from_below: usize = plan.all_frames().map(|frame| ownership.children(&frame)).sum();
-        let up = plan.all_frames().filter(|frame| !ownership.is_own(frame)).count();
-        let fold = |frames: usize| if plan.shape().folds() { frames } else { 0 };
-        let distribute = |frames: usize| if plan.shape().distributes() { frames } else { 0 };
-        let frames = (fold(from_below) + distribute(up), fold(up) + distribute(from_below));
+        let (mut received, mut sent) = (0, 0);
+        for frame in plan.all_frames() {
+            if plan.shape().folds() {
+                received += ownership.arrivals(&plan, &frame);
+                sent += usize::from(ownership.sent_up(&plan, plan.rank(), &frame).is_some());
+            }
+            if plan.shape().distributes() {
+                received += usize::from(!ownership.is_own(&frame));
+                sent += ownership.children(&frame);
+            }
+        }
         Arc::new_cyclic(|me| Self {
             parts,
             _backup: backup,
@@ -160,7 +156,7 @@ impl Pairwise {
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             plan,
             ownership,
-            progress: Progress::new(id, gate, frames, owner),
+            progress: Progress::new(id, gate, (received, sent), owner),
             me: me.clone(),
         })
     }
@@ -199,11 +195,28 @@ impl Pairwise {
             if unit.slots.start != frame.slot {
                 continue;
             }
-            match coding.encode(part.memory.whole(), &unit, self.rounding(frame.part, coding, &unit)) {
+            match self.prepare_unit(part, coding, &frame, &unit) {
                 Ok(()) => {}
                 Err(Stop::Closed) => return,
                 Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
             }
+        }
+    }
+
+    fn prepare_unit(&self, part: &Part, coding: &Coding, frame: &Frame, unit: &Unit) -> Result<(), Stop> {
+        let (ownership, rank) = (&self.ownership, self.plan.rank());
+        let parent =
+            ownership.parent(rank, frame).filter(|_| ownership.is_plain_within(&self.plan, frame.part));
+        match (parent, part.memory.whole()) {
+            (Some(parent), PartMemory::OnDevice(device)) if ownership.are_near(rank, parent) => {
+                let bytes = coding.bytes_of(unit);
+                let elements = device.to_host(bytes.clone()).ok_or(Stop::Closed)??;
+                part.copied.update(bytes, |copied| copied.copy_from_slice(&elements)).ok_or(Stop::Closed)
+            }
+            (Some(parent), _) if ownership.are_near(rank, parent) => Ok(()),
+            // It is encoded when the site has been added.
+            (Some(_), _) if ownership.children(frame) > 0 => Ok(()),
+            (_, memory) => coding.encode(memory, unit, self.rounding(frame.part, coding, unit)),
         }
     }
 
@@ -237,7 +250,13 @@ impl Pairwise {
                 continue;
             }
             let is_for = |frame: &Frame| own.parent(rank, frame) == Some(to) && own.children(frame) == 0;
-            self.send(to, &mut self.plan.all_frames().filter(is_for), rank);
+            let is_plain =
+                |frame: &Frame| own.are_near(rank, to) && own.is_plain_within(&self.plan, frame.part);
+            let all = || self.plan.all_frames().filter(is_for);
+            self.send(to, &mut all().filter(|frame| !is_plain(frame)), rank);
+            let plain =
+                all().filter(|frame| is_plain(frame)).filter_map(|frame| self.plan.plain_frame(&frame));
+            self.send(to, &mut { plain }, self.plain_stage(rank));
         }
     }
 
@@ -318,141 +337,14 @@ impl Pairwise {
         }
     }
 
-    /// What a frame that arrives here carries, if it is one of those that do.
-    fn received(&self, header: &FrameHeader) -> Option<(Frame, Cargo)> {
-        let (ranks, stage, shape) = (self.plan.ranks(), header.stage as usize, self.plan.shape());
-        let (from, cargo) = match stage.checked_sub(ranks) {
-            None => (stage, Cargo::Contribution { from: stage }),
-            Some(from) => (from, Cargo::Result),
-        };
-        let is_due = if cargo == Cargo::Result { shape.distributes() } else { shape.folds() };
-        if !is_due || from >= ranks || from == self.plan.rank() {
-            return None;
-        }
-        let rank = self.plan.rank();
-        let (child, parent) = if cargo == Cargo::Result { (rank, from) } else { (from, rank) };
-        let frame = self.plan.frame_anywhere(header.part as usize, header.offset, header.len)?;
-        (self.ownership.parent(child, &frame) == Some(parent)).then_some((frame, cargo))
-    }
-
-    /// Whether a frame that is sent from here lies where results do: a result that this rank has folded or received, or
-    /// the sum of its site.
-    fn is_result(&self, header: &FrameHeader) -> bool {
-        let frame = || self.plan.frame_anywhere(header.part as usize, header.offset, header.len);
-        let folds = self.plan.shape().folds();
-        match header.stage as usize >= self.plan.ranks() {
-            true => folds || frame().is_some_and(|frame| !self.ownership.is_own(&frame)),
-            false => {
-                self.ownership.has_sites() && frame().is_some_and(|frame| self.ownership.children(&frame) > 0)
-            }
-        }
-    }
-
     /// The stage at which a rank sends what it owns; it contributes to others at the stage of its number.
     fn result_stage(&self, rank: usize) -> usize {
         self.plan.ranks() + rank
     }
 
-    fn state(&self, frame: &Frame, cargo: Cargo) -> &AtomicU8 {
-        // From this rank nothing comes here but by way of the result.
-        let from = if let Cargo::Contribution { from } = cargo { from } else { self.plan.rank() };
-        &self.states[frame.slot * self.plan.ranks() + from]
-    }
-}
-
-impl Transfer for Pairwise {
-    fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
-        let (frame, cargo) = self.received(header).ok_or_else(|| self.progress.unexpected(header))?;
-        log::trace!("{}: frame begins, a {} at stage {}", self.progress.id(), cargo.what(), header.stage);
-        if self.progress.is_retracted() {
-            return Ok(Landing::Discard);
-        }
-        let state = self.state(&frame, cargo);
-        let taken = state.compare_exchange(IDLE, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
-        taken.map(|_| Landing::Direct).map_err(|_| Violation {
-            text: format!(
-                "{}: {cargo:?} to chunk {} at byte {} of tensor {} arrives twice",
-                self.progress.id(),
-                frame.chunk,
-                frame.offset,
-                frame.part
-            ),
-        })
-    }
-
-    fn fold(&self, _: &FrameHeader, _: usize, _: &[u8]) -> bool {
-        false
-    }
-
-    fn granule_bytes(&self, _: &FrameHeader) -> usize {
-        1
-    }
-
-    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        let part = &self.parts[header.part as usize];
-        if let Some((frame, Cargo::Contribution { from })) = self.received(header) {
-            let unit = self.plan.unit_of(&frame);
-            let in_unit = frame.offset - unit.encoded.start;
-            let place = self.ownership.place_among(from, &frame, self.plan.start_of(frame.chunk));
-            let first = self.ownership.place_of(&unit, 0).start + place * unit.encoded.len() + in_unit;
-            return Place { memory: &part.contributions, range: first + done..first + frame.len };
-        }
-        part.place(header, done, results)
-    }
-
-    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        let part = &self.parts[header.part as usize];
-        part.place(header, done, if self.is_result(header) { results } else { PartMemory::own })
-    }
-
-    fn arrived(&self, header: &FrameHeader) {
-        let Some((frame, cargo)) = self.received(header) else { return };
-        self.progress.bytes_arrived(header);
-        self.state(&frame, cargo).store(RECEIVED, Ordering::Release);
-        log::trace!("{}: frame complete, a {} at stage {}", self.progress.id(), cargo.what(), header.stage);
-        let part = &self.parts[frame.part];
-        match cargo {
-            Cargo::Contribution { .. } => match self.contributed(&frame) {
-                Ok(()) => {}
-                Err(Stop::Closed) => return,
-                Err(Stop::Failed(text)) => return self.progress.report(local_fault(text)),
-            },
-            Cargo::Result => {
-                if part.coding.is_none() {
-                    part.memory.finished(frame.range());
-                }
-                if self.ownership.children(&frame) > 0 {
-                    self.send_down(&[frame]);
-                }
-            }
-        }
-        if self.progress.frame_done() {
-            self.progress.all_received();
-        }
-    }
-
-    fn corrupt(&self, header: &FrameHeader, peer: u128, generation: u64) {
-        self.progress.corrupt(header, peer, generation);
-    }
-
-    fn released(&self, header: &FrameHeader) {
-        self.progress.released(header);
-    }
-
-    fn link_failed(&self, fault: &LinkFault) {
-        self.progress.report(link_fault(fault));
-    }
-}
-
-impl Part {
-    /// Where a payload lies from byte `done` on: in staging memory, if it is encoded, otherwise in what `which` picks.
-    fn place(&self, header: &FrameHeader, done: usize, which: impl Fn(&PartMemory) -> &Lent) -> Place<'_> {
-        let start = header.offset as usize;
-        let range = start + done..start + header.len as usize;
-        match &self.coding {
-            Some(coding) => Place { memory: &coding.staging, range },
-            None => self.memory.place(range, which),
-        }
+    /// The stage at which a rank contributes elements of a quantised tensor as they are.
+    fn plain_stage(&self, rank: usize) -> usize {
+        2 * self.plan.ranks() + rank
     }
 }
 

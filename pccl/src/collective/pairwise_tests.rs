@@ -5,7 +5,7 @@ use super::{
     attempt_tests::{ID, Owner, bytes_of, inputs, land, payload_of},
     ownership::Ownership,
     pairwise::{Pairwise, pairwise_bytes},
-    plan::Plan,
+    plan::{Frame, Plan},
     progress::{AttemptOwner, op_key},
     runs::backup_bytes,
     shape::Shape,
@@ -14,12 +14,18 @@ use super::{
 use crate::memory::{Backup, Tensor};
 use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor, Site};
 use pccl_quant::{
-    DataType, Level, ReduceOp, finish_average,
+    DataType, Level, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
 };
-use pccl_quant_reference::{quantised_exchange_oracle, quantised_pairwise_oracle, ring_all_reduce_oracle};
+use pccl_quant_reference::{
+    Owners, quantised_pairwise_oracle, quantised_sites_oracle, ring_all_reduce_oracle,
+    sites_all_reduce_oracle,
+};
 use proptest::prelude::*;
-use std::sync::{Arc, Weak};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
 
 /// Two tensors of one rank: one that may be in place and quantised, and one of half floats in place that is not
@@ -109,7 +115,7 @@ impl Ranks {
             let memory = |bytes| Arc::new(Backup::new(bytes, &counter));
             let backup = memory(backup_bytes(&descriptor, &raws));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            let room = (memory(pairwise_bytes(&plan, &ownership)), backup);
+            let room = (memory(pairwise_bytes(&plan, &ownership, &raws)), backup);
             let pairwise = Pairwise::new(ID, (plan, ownership), &descriptor, &raws, room, owner);
             pairwise.prepare();
             rank.pairwise = Some(pairwise);
@@ -193,17 +199,14 @@ fn half_bytes(halves: &[u16]) -> Vec<u8> {
     halves.iter().flat_map(|half| half.to_ne_bytes()).collect()
 }
 
-/// The result of the first tensor, unit by unit as if its owner owned all.
+/// The result of the first tensor, unit by unit as if its owners owned the whole chunk.
 fn exchanged(how: How, quantisation: Quantisation, (inputs, halves): (&[&[u8]], usize)) -> Vec<u8> {
     let (ranks, operation) = (inputs.len(), (ID.tag.number, 0));
-    if how.shares == EQUAL {
+    if how.shares == EQUAL && how.sites.is_none() {
         return quantised_pairwise_oracle(DataType::Float32, how.op, quantisation, operation, inputs);
     }
-    let by = |owner: usize| {
-        let owner = |_| owner;
-        quantised_exchange_oracle(DataType::Float32, how.op, quantisation, operation, inputs, owner)
-    };
-    let by: Vec<Vec<u8>> = (0..ranks).map(by).collect();
+    let alone: Vec<u16> = (0..8).collect();
+    let sites = &how.sites.as_ref().map_or(alone.as_slice(), |sites| sites)[..ranks];
     let part = PartDescriptor {
         quantisation: Some(quantisation),
         ..PartDescriptor::new(inputs[0].len() as u64 / 4, DataType::Float32, how.op)
@@ -212,11 +215,23 @@ fn exchanged(how: How, quantisation: Quantisation, (inputs, halves): (&[&[u8]], 
     let halves = PartDescriptor::new(halves as u64, DataType::Float16, how.op);
     let descriptor = Descriptor::all_reduce(vec![part, halves], Algorithm::Pairwise);
     let (plan, ownership) = plan(&descriptor, ranks, 0, how);
+    let mut by_owners: HashMap<(usize, Owners), Vec<u8>> = HashMap::new();
     let mut result = vec![0; inputs[0].len()];
     for frame in plan.all_frames().filter(|frame| frame.part == 0) {
+        let owner = ownership.owner(&frame);
+        let local_of = |rank: usize| match ownership.parent(rank, &frame) {
+            Some(parent) if sites[parent] == sites[rank] => parent,
+            _ => rank,
+        };
+        let owners = Owners { owner, local: (0..ranks).map(local_of).collect() };
+        let of_chunk = by_owners.entry((frame.chunk, owners)).or_insert_with_key(|(chunk, owners)| {
+            let owners_of = |at: usize| (at == *chunk).then(|| owners.clone());
+            let all = (inputs, sites);
+            quantised_sites_oracle(DataType::Float32, how.op, quantisation, operation, all, owners_of)
+        });
         let elements = plan.unit_of(&frame).elements;
         let bytes = 4 * elements.start..4 * elements.end;
-        result[bytes.clone()].copy_from_slice(&by[ownership.owner(&frame)][bytes]);
+        result[bytes.clone()].copy_from_slice(&of_chunk[bytes]);
     }
     result
 }
@@ -225,54 +240,15 @@ fn oracle(how: How, kept: &[(Vec<u8>, Vec<u16>)]) -> (Vec<u8>, Vec<u8>) {
     let floats: Vec<&[u8]> = kept.iter().map(|(floats, _)| floats.as_slice()).collect();
     let halves: Vec<Vec<u8>> = kept.iter().map(|(_, halves)| half_bytes(halves)).collect();
     let halves: Vec<&[u8]> = halves.iter().map(Vec::as_slice).collect();
-    if let Some(sites) = how.sites {
-        let by_sites = |data_type, inputs: &[&[u8]]| folded_by_sites(data_type, how.op, inputs, &sites);
-        return (by_sites(DataType::Float32, &floats), by_sites(DataType::Float16, &halves));
-    }
+    let reduced = |data_type, inputs: &[&[u8]]| match how.sites {
+        Some(sites) => sites_all_reduce_oracle(data_type, how.op, inputs, &sites[..inputs.len()]),
+        None => ring_all_reduce_oracle(data_type, how.op, inputs),
+    };
     let floats = match how.quantisation {
         Some(quantisation) => exchanged(how, quantisation, (&floats, halves[0].len() / 2)),
-        None => ring_all_reduce_oracle(DataType::Float32, how.op, &floats),
+        None => reduced(DataType::Float32, &floats),
     };
-    (floats, ring_all_reduce_oracle(DataType::Float16, how.op, &halves))
-}
-
-/// Adds these in their order: as the first chunk of a ring, which begins with the first rank.
-fn added(data_type: DataType, all: &[&[u8]]) -> Vec<u8> {
-    if all.len() == 1 {
-        return all[0].to_vec();
-    }
-    let len = all[0].len();
-    let padded = |one: &&[u8]| [one, vec![0; len * (all.len() - 1)].as_slice()].concat();
-    let padded: Vec<Vec<u8>> = all.iter().map(padded).collect();
-    let padded: Vec<&[u8]> = padded.iter().map(Vec::as_slice).collect();
-    ring_all_reduce_oracle(data_type, ReduceOp::Sum, &padded)[..len].to_vec()
-}
-
-/// In two levels: chunk c begins at rank c and goes around the ring. Ranks of a site are added in that order, and then
-/// the sums of sites, in the order in which they were come to first.
-fn folded_by_sites(data_type: DataType, op: ReduceOp, inputs: &[&[u8]], sites: &[u16; 8]) -> Vec<u8> {
-    let (ranks, size) = (inputs.len(), data_type.size_bytes());
-    let (mut result, mut at) = (Vec::new(), 0);
-    for (chunk, elements) in Shape::all_reduce(ranks).chunk_counts(inputs[0].len() / size).enumerate() {
-        let bytes = at..at + elements * size;
-        at = bytes.end;
-        let way: Vec<usize> = (0..ranks).map(|step| (chunk + step) % ranks).collect();
-        let mut order: Vec<u16> = Vec::new();
-        for rank in &way {
-            order.extend(Some(sites[*rank]).filter(|site| !order.contains(site)));
-        }
-        let of_site = |site: &u16| {
-            let members = way.iter().filter(|rank| sites[**rank] == *site);
-            added(data_type, &members.map(|rank| &inputs[*rank][bytes.clone()]).collect::<Vec<_>>())
-        };
-        let sums: Vec<Vec<u8>> = order.iter().map(of_site).collect();
-        let mut total = added(data_type, &sums.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        if op == ReduceOp::Avg {
-            finish_average(data_type, &mut total, ranks as u32).expect("a type of floats");
-        }
-        result.extend(total);
-    }
-    result
+    (floats, reduced(DataType::Float16, &halves))
 }
 
 fn quantisations() -> impl Strategy<Value = Option<Quantisation>> {
@@ -303,8 +279,7 @@ fn hows() -> impl Strategy<Value = How> {
             in_place,
             op,
             frame_bytes,
-            // What is quantised does not go over sites.
-            quantisation: quantisation.filter(|_| sites.is_none()),
+            quantisation,
             shares,
             sites,
             shape: Shape::all_reduce,
@@ -408,24 +383,74 @@ fn frames_that_are_not_due_are_refused() {
 }
 
 #[test]
-fn over_sites_frames_of_other_levels_are_refused() {
+fn over_sites_frames_of_other_levels_and_forms_are_refused() {
     // Two sites of two; four chunks of two frames each. Whoever owns a frame gets it from its neighbour and from the
-    // local owner of the other site, and nobody else.
-    let sites = Some([0, 0, 1, 1, 0, 0, 0, 0]);
-    let how = How { sites, ..PLAIN };
-    let all = Ranks::new(&inputs(4, 128), 0, how);
-    let part = PartDescriptor::new(128, DataType::Float32, ReduceOp::Sum);
-    let (plan, ownership) = plan(&Descriptor::all_reduce(vec![part], Algorithm::Sites), 4, 0, how);
-    for frame in plan.all_frames() {
-        for (rank, attempt) in (0..4).map(|rank| (rank, all.attempt(rank))) {
-            for from in 0..4 {
-                let is_admitted =
-                    |stage| attempt.admit(&header(stage, frame.offset as u64, frame.len as u32)).is_ok();
+    // local owner of the other site, and nobody else; what is quantised from its neighbour as it is.
+    let (sites, scheme) = (Some([0, 0, 1, 1, 0, 0, 0, 0]), Scheme::BlockAffineU8(Block::B64));
+    for quantisation in [None, Some(Quantisation::new(scheme))] {
+        let how = How { sites, quantisation, ..PLAIN };
+        let all = Ranks::new(&inputs(4, 512), 0, how);
+        let part =
+            PartDescriptor { quantisation, ..PartDescriptor::new(512, DataType::Float32, ReduceOp::Sum) };
+        let (plan, ownership) = plan(&Descriptor::all_reduce(vec![part], Algorithm::Sites), 4, 0, how);
+        for frame in plan.all_frames() {
+            let plain = plan.plain_frame(&frame).filter(|_| quantisation.is_some()).unwrap_or(frame);
+            for (rank, from) in (0..4).flat_map(|rank| (0..4).map(move |from| (rank, from))) {
+                let is_admitted = |stage, frame: &Frame| {
+                    let header = header(stage, frame.offset as u64, frame.len as u32);
+                    all.attempt(rank).admit(&header).is_ok()
+                };
                 let (up, down) = (ownership.parent(from, &frame), ownership.parent(rank, &frame));
-                assert_eq!(is_admitted(from), up == Some(rank), "{from} adds to {frame:?} at {rank}");
-                assert_eq!(is_admitted(4 + from), down == Some(from), "{from} sends {frame:?} to {rank}");
+                let (is_up, is_near) = (up == Some(rank), from / 2 == rank / 2);
+                let is_plain = quantisation.is_some() && is_near;
+                assert_eq!(
+                    is_admitted(8 + from, &plain),
+                    is_up && is_plain,
+                    "{from} adds {plain:?} at {rank}"
+                );
+                assert_eq!(is_admitted(from, &frame), is_up && !is_plain, "{from} adds {frame:?} at {rank}");
+                assert_eq!(
+                    is_admitted(4 + from, &frame),
+                    down == Some(from),
+                    "{from} sends {frame:?} to {rank}"
+                );
+                assert!(!is_admitted(12 + from, &frame), "there is no such stage");
             }
         }
+    }
+}
+
+/// Between sites the encoded form goes; within them elements go up, and the encoded form down.
+#[test]
+fn over_sites_elements_are_quantised_on_their_way_to_other_sites() {
+    let sites = Some([0, 0, 1, 1, 0, 0, 0, 0]);
+    let scheme = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
+    let all = Ranks::new(&inputs(4, 8192), 0, How { quantisation: Some(scheme), sites, ..PLAIN });
+    (0..4).for_each(|rank| all.begin(rank));
+    let mut moved = [[0_u64; 4]; 4];
+    while let Some(sender) = all.senders().first().copied() {
+        let peeked = {
+            let owner = &all.all[sender].owner;
+            let (sent, sent_to) = (owner.sent.lock(), owner.sent_to.lock());
+            let over_ring = sent.first().map(|frame| ((sender + 1) % 4, u64::from(frame.header.len)));
+            over_ring.or_else(|| sent_to.first().map(|(to, frame)| (*to, u64::from(frame.header.len))))
+        };
+        let (to, len) = peeked.expect("it has a frame");
+        moved[sender][to] += len;
+        all.deliver(sender, 0, usize::MAX);
+    }
+    // 32 blocks of 256 elements and 8 bytes: each crosses once each way. Half of the elements of each rank go up to its
+    // neighbour, which is the local owner of that half, and half of the results come back.
+    let (plain, encoded) = (4 * 8192, 32 * 264);
+    for site in [[0, 1], [2, 3]] {
+        let crossing: u64 = site
+            .iter()
+            .flat_map(|from| (0..4).map(|to| (*from, to)))
+            .filter(|(from, to)| from / 2 != to / 2)
+            .map(|(from, to)| moved[from][to])
+            .sum();
+        assert_eq!(crossing, encoded, "{moved:?}");
+        assert_eq!(moved[site[0]][site[1]] + moved[site[1]][site[0]], plain + encoded, "{moved:?}");
     }
 }
 

@@ -14,7 +14,8 @@
 //! What is cut are the [runs](Run) of an operation: one tensor each, or several that are dealt with as one.
 //!
 //! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is
-//! what can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk.
+//! what can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk. Over sites elements
+//! travel as they are, too: with as many frames as their unit has, or fewer if these are more than elements.
 
 use super::{
     runs::{Run, runs_of},
@@ -306,6 +307,33 @@ impl Plan {
         Unit { chunk, elements, first_in_chunk: 0, encoded, slots: plan.slots(chunk) }
     }
 
+    /// The part of its unit that travels with a frame where elements of a quantised run travel as they are; its offset
+    /// is that in the tensor. None if frames before it have all elements.
+    pub(crate) fn plain_frame(&self, frame: &Frame) -> Option<Frame> {
+        let (unit, size) = (self.unit_of(frame), self.parts[frame.part].element_bytes());
+        let each = unit.elements.len().div_ceil(unit.slots.len());
+        let first = (frame.slot - unit.slots.start) * each;
+        let elements = first..unit.elements.len().min(first + each);
+        let offset = (unit.elements.start + first) * size;
+        (!elements.is_empty()).then(|| Frame { offset, len: elements.len() * size, ..*frame })
+    }
+
+    /// The frame with which elements travel that lie there in a tensor, if there is exactly that one.
+    pub(crate) fn frame_of_plain(&self, part: usize, offset: u64, len: u32) -> Option<Frame> {
+        let plan = self.parts.get(part)?;
+        let element = usize::try_from(offset).ok()? / plan.element_bytes();
+        let chunk = plan.starts.partition_point(|start| start.element <= element).checked_sub(1)?;
+        let in_chunk = element - plan.starts[chunk].element;
+        let slots = (chunk < self.shape.chunks()).then(|| plan.slots(chunk))?;
+        let index = match plan.unit_elements {
+            usize::MAX => in_chunk / plan.elements(chunk).len().div_ceil(slots.len()),
+            elements => in_chunk / elements,
+        };
+        let frame = self.frame(part, chunk, index);
+        let plain = self.plain_frame(&frame)?;
+        (plain.offset as u64 == offset && plain.len == len as usize).then_some(frame)
+    }
+
     /// The frames of a unit, in order.
     pub(crate) fn frames_of_unit(&self, part: usize, unit: &Unit) -> impl Iterator<Item = Frame> + '_ {
         let (chunk, first) = (unit.chunk, self.parts[part].starts[unit.chunk].slot);
@@ -357,6 +385,11 @@ impl PartPlan {
         }
         *slots = at.slot;
         Self { run, codec, unit_elements, frame_bytes, starts }
+    }
+
+    /// Bytes of an element of the tensors.
+    fn element_bytes(&self) -> usize {
+        self.run.descriptor.data_type.size_bytes()
     }
 
     fn elements(&self, chunk: usize) -> Range<usize> {

@@ -66,14 +66,13 @@ impl Running {
                 // Only what can be cut anywhere can be owned by anybody.
                 let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
                 let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
-                let is_shared_out = algorithm == Algorithm::Sites || !shares.is_empty();
-                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), is_shared_out);
+                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), algorithm, shares);
                 let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
                 let ownership = match algorithm {
                     Algorithm::Sites => Ownership::over_sites(&plan, &slot.sites),
                     _ => Ownership::new(&plan, shares),
                 };
-                let room = (pool.take(pairwise_bytes(&plan, &ownership)), backup.clone());
+                let room = (pool.take(pairwise_bytes(&plan, &ownership, raws)), backup.clone());
                 Self::Pairwise(Pairwise::new(slot.id, (plan, ownership), descriptor, raws, room, owner))
             }
             _ => {

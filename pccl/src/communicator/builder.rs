@@ -153,8 +153,9 @@ impl Builder {
         self
     }
 
-    /// TCP connections to the next rank. 0 (the default) goes by the round trip to it: one up to 60 ms, 8 from 140 ms
-    /// on.
+    /// TCP connections to the next rank. 0 (the default) goes by the round trip to it: one up to 60 ms, then one for
+    /// each 50 ms, at most 8. Where the kernel has no bbr, or no room for a send buffer of 4 MiB
+    /// (`net.core.wmem_max`), it is one for each 20 ms.
     pub fn pool_size(mut self, connections: u16) -> Self {
         self.pool_connections = connections;
         self

@@ -244,7 +244,6 @@ impl Conductor {
         let config = InConfig {
             peer: side.edge.peer,
             generation: side.edge.generation,
-            checksum: pccl_hash::crc32c_append,
             scratch_bytes: SCRATCH_BYTES,
             events: events(shared),
             name: "pccl".into(),
@@ -256,12 +255,12 @@ impl Conductor {
         let purpose = self.ends.get(&(true, side.edge.name())).map(|end| end.purpose);
         let members = self.member(self.me.peer.0).zip(self.member(side.edge.peer));
         // Of an edge that is in no plan any more nothing is sent.
-        let checksums =
+        let has_checksums =
             members.is_none_or(|(own, other)| edges::wants_checksums(&shared.config, self.me, own, other));
         let config = OutConfig {
             peer: side.edge.peer,
             generation: side.edge.generation,
-            checksum: checksums.then_some(pccl_hash::crc32c_append as _),
+            has_checksums,
             events: events(shared),
             name: if purpose == Some(Purpose::Ring) { "pccl".into() } else { "pccl-m".into() },
         };

@@ -18,7 +18,7 @@ use tinysockets::{
     conn::Conn,
     dial::{dial_place, dial_with_preamble},
     key::SecretKey,
-    link::tune_data_socket,
+    link::{Tuned, tune_data_socket},
     place::Place,
     preamble::{Preamble, Role},
     throttle::{Crowd, Network},
@@ -123,21 +123,25 @@ pub(crate) fn dial(
 
 /// One connection of an edge for each such part of a round trip.
 const ROUND_TRIP_PER_CONNECTION: Duration = Duration::from_millis(20);
+/// The same of connections that go by a model of the path and have the send buffers that it asks for. More of them look
+/// for their rate at the same time, each by sending more than there is room for.
+const ROUND_TRIP_PER_ROOMY_CONNECTION: Duration = Duration::from_millis(50);
 /// Most connections that an edge gets by itself.
 const AUTOMATIC_CONNECTIONS_MAX: u16 = 8;
 
 /// Up to this round trip one connection fills the path by itself, if it need not take a lost packet for congestion.
 const SINGLE_ROUND_TRIP_MAX: Duration = Duration::from_millis(60);
 
-/// How many connections an edge has when nobody asked for a number; `is_paced` says whether they go by a model of the
-/// path. On a short path one connection fills the wire, and a second only costs switches between threads. On a long one
-/// several start faster, hold more than the kernel's buffers allow one, and a lost packet stops only one of them; yet
-/// each frame takes longer over a slower connection.
-fn automatic_connections(round_trip: Duration, is_paced: bool) -> u16 {
-    if is_paced && round_trip <= SINGLE_ROUND_TRIP_MAX {
+/// How many connections an edge has when nobody asked for a number. On a short path one connection fills the wire, and
+/// a second only costs switches between threads. On a long one several hold more than the kernel's buffers allow one,
+/// and a lost packet stops only one of them; yet each frame takes longer over a slower connection.
+fn automatic_connections(round_trip: Duration, tuned: Tuned) -> u16 {
+    if tuned.is_paced && round_trip <= SINGLE_ROUND_TRIP_MAX {
         return 1;
     }
-    let parts = round_trip.as_nanos().div_ceil(ROUND_TRIP_PER_CONNECTION.as_nanos());
+    let is_roomy = tuned.is_paced && tuned.has_room;
+    let part = if is_roomy { ROUND_TRIP_PER_ROOMY_CONNECTION } else { ROUND_TRIP_PER_CONNECTION };
+    let parts = round_trip.as_nanos().div_ceil(part.as_nanos());
     u16::try_from(parts).unwrap_or(u16::MAX).clamp(1, AUTOMATIC_CONNECTIONS_MAX)
 }
 
@@ -153,9 +157,9 @@ pub(super) fn dial_pool(
     // What the path asks for is known before anything is said.
     let numbered = |conn: &Conn| {
         let round_trip = conn.round_trip();
-        let is_paced = tune_data_socket(conn, round_trip);
+        let tuned = tune_data_socket(conn, round_trip);
         let connection_count = match preamble.connection_count {
-            0 => automatic_connections(round_trip, is_paced),
+            0 => automatic_connections(round_trip, tuned),
             wanted => wanted,
         };
         Preamble { connection_count, ..preamble }
@@ -279,9 +283,14 @@ mod tests {
 
     #[test]
     fn long_paths_get_more_connections() {
-        let connections = |is_paced| move |ms| automatic_connections(Duration::from_millis(ms), is_paced);
-        assert_eq!([0, 2, 20, 50, 150, 1_000_000].map(connections(false)), [1, 1, 1, 3, 8, 8]);
-        assert_eq!([0, 2, 20, 50, 60, 80, 150].map(connections(true)), [1, 1, 1, 1, 1, 4, 8]);
+        let connections = |is_paced, has_room| {
+            move |ms| automatic_connections(Duration::from_millis(ms), Tuned { is_paced, has_room })
+        };
+        for has_room in [true, false] {
+            assert_eq!([0, 2, 20, 50, 150, 1_000_000].map(connections(false, has_room)), [1, 1, 1, 3, 8, 8]);
+        }
+        assert_eq!([0, 2, 20, 50, 60, 80, 150].map(connections(true, false)), [1, 1, 1, 1, 1, 4, 8]);
+        assert_eq!([0, 60, 80, 150, 151, 300, 1000].map(connections(true, true)), [1, 1, 2, 3, 4, 6, 8]);
     }
 
     #[test]

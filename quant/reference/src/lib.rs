@@ -72,6 +72,45 @@ pub fn ring_all_reduce_oracle(data_type: DataType, op: ReduceOp, inputs_in_ring_
     result
 }
 
+/// What an all-reduce over sites yields, the same on every rank, given the ranks' inputs in ring order and the number
+/// of the site of each.
+///
+/// Chunks are those of [`ring_all_reduce_oracle`]. Chunk c begins at rank c and goes around the ring. Ranks of a site
+/// are folded in that order, and then what the sites come to, in the order in which that way comes to them first.
+///
+/// # Panics
+/// As [`ring_all_reduce_oracle`], or if not every rank has a site.
+#[must_use]
+pub fn sites_all_reduce_oracle(
+    data_type: DataType,
+    op: ReduceOp,
+    inputs_in_ring_order: &[&[u8]],
+    sites: &[u16],
+) -> Vec<u8> {
+    let ranks = inputs_in_ring_order.len();
+    assert_eq!(sites.len(), ranks, "every rank is in a site");
+    let fold = |partial: Vec<u8>, own: Vec<u8>| fold_scalar(data_type, op, &own, &partial);
+    by_chunks(data_type, inputs_in_ring_order, |chunk, inputs| {
+        let way: Vec<usize> = (chunk..chunk + ranks).map(|rank| rank % ranks).collect();
+        let sum_of = |members: Vec<usize>| members.iter().map(|rank| inputs[*rank].to_vec()).reduce(fold);
+        let sums = in_order_of_sites(&way, sites).into_iter().filter_map(sum_of);
+        let result = sums.reduce(fold).expect("there is a rank");
+        if op == ReduceOp::Avg { divide_scalar(data_type, &result, ranks as u32) } else { result }
+    })
+}
+
+/// The ranks of each site in the order of a way around the ring, the sites in the order in which it comes to them.
+fn in_order_of_sites(way: &[usize], sites: &[u16]) -> Vec<Vec<usize>> {
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    for rank in way {
+        match found.iter_mut().find(|members| sites[members[0]] == sites[*rank]) {
+            Some(members) => members.push(*rank),
+            None => found.push(vec![*rank]),
+        }
+    }
+    found
+}
+
 /// What a ring all-reduce of quantised elements yields, the same on every rank, given the ranks' inputs in ring order.
 ///
 /// Chunks and order are those of [`ring_all_reduce_oracle`]. Rank c encodes its chunk c; each of the next ranks decodes
@@ -90,7 +129,8 @@ pub fn quantised_ring_oracle(
     inputs_in_ring_order: &[&[u8]],
 ) -> Vec<u8> {
     let scheme = quantisation.scheme();
-    by_chunks(data_type, op, inputs_in_ring_order, |chunk, inputs| {
+    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
+    by_chunks(data_type, inputs_in_ring_order, |chunk, inputs| {
         let ranks = inputs.len();
         let encode = |rank, data: &[u8]| encode(quantisation, data_type, operation, (chunk, rank), data);
         let mut travelling = encode(chunk, inputs[chunk]);
@@ -142,29 +182,71 @@ pub fn quantised_exchange_oracle(
     inputs_in_ring_order: &[&[u8]],
     owner_of: impl Fn(usize) -> usize,
 ) -> Vec<u8> {
+    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
+    let sites: Vec<u16> = (0..inputs_in_ring_order.len() as u16).collect();
+    let owners_of = |chunk: usize| Some(Owners { owner: owner_of(chunk), local: (0..sites.len()).collect() });
+    quantised_sites_oracle(data_type, op, quantisation, operation, (inputs_in_ring_order, &sites), owners_of)
+}
+
+/// Who folds a chunk.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owners {
+    /// The rank that folds what the sites come to, or add, if it is its own.
+    pub owner: usize,
+    /// For each rank the local owner of its site; that of the owner's site is the owner.
+    pub local: Vec<usize>,
+}
+
+/// What an all-reduce of quantised elements over sites yields, the same on every rank, given the ranks' inputs in ring
+/// order, the number of the site of each, and the owners of each chunk. Chunks without owners are left out: zeros.
+///
+/// Chunks and order are those of [`sites_all_reduce_oracle`]. The local owner of a site adds what its ranks contribute:
+/// in f32, for f64 in f64. It encodes that sum. The owner adds what those sums stand for, and, in the turn of its own
+/// site, one by one what the ranks of that contribute. It divides an average, and encodes the result. A rank that is a
+/// site by itself encodes its elements as they are. Random numbers as for [`quantised_ring_oracle`].
+///
+/// # Panics
+/// As [`quantised_ring_oracle`].
+#[must_use]
+pub fn quantised_sites_oracle(
+    data_type: DataType,
+    op: ReduceOp,
+    quantisation: Quantisation,
+    operation: (u64, u32),
+    (inputs_in_ring_order, sites): (&[&[u8]], &[u16]),
+    owners_of: impl Fn(usize) -> Option<Owners>,
+) -> Vec<u8> {
+    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
     let scheme = quantisation.scheme();
     let sum_type = if data_type == DataType::Float64 { data_type } else { DataType::Float32 };
-    by_chunks(data_type, op, inputs_in_ring_order, |chunk, inputs| {
+    let add = |sum: Vec<u8>, next: Vec<u8>| fold_scalar(sum_type, ReduceOp::Sum, &next, &sum);
+    by_chunks(data_type, inputs_in_ring_order, |chunk, inputs| {
         let ranks = inputs.len();
-        let owner = owner_of(chunk);
+        let Some(Owners { owner, local }) = owners_of(chunk) else { return vec![0; inputs[0].len()] };
+        let widened = |rank: &usize| -> Vec<u8> {
+            let elements = inputs[*rank].chunks_exact(data_type.size_bytes());
+            elements.flat_map(|element| narrowed(sum_type, value(data_type, element))).collect()
+        };
         let zeros = vec![0; inputs[0].len() / data_type.size_bytes() * sum_type.size_bytes()];
-        let mut sum: Option<Vec<u8>> = None;
-        for rank in (chunk..chunk + ranks).map(|rank| rank % ranks) {
-            let contribution = if rank == owner {
-                inputs[rank]
-                    .chunks_exact(data_type.size_bytes())
-                    .flat_map(|element| narrowed(sum_type, value(data_type, element)))
-                    .collect()
-            } else {
-                let encoded = encode(quantisation, data_type, operation, (chunk, rank), inputs[rank]);
-                codecs::decode(scheme, sum_type, &encoded, &zeros, false)
+        let come_to = |members: &[usize]| -> Vec<u8> {
+            let encoder = local[members[0]];
+            let encode =
+                |of: DataType, data: &[u8]| encode(quantisation, of, operation, (chunk, encoder), data);
+            let encoded = match members {
+                [alone] => encode(data_type, inputs[*alone]),
+                _ => encode(sum_type, &members.iter().map(widened).reduce(add).unwrap_or_default()),
             };
-            sum = Some(match sum {
-                None => contribution,
-                Some(sum) => fold_scalar(sum_type, ReduceOp::Sum, &contribution, &sum),
-            });
+            codecs::decode(scheme, sum_type, &encoded, &zeros, false)
+        };
+        let way: Vec<usize> = (chunk..chunk + ranks).map(|rank| rank % ranks).collect();
+        let mut contributions: Vec<Vec<u8>> = Vec::new();
+        for members in in_order_of_sites(&way, sites) {
+            match members.contains(&owner) {
+                true => contributions.extend(members.iter().map(widened)),
+                false => contributions.push(come_to(&members)),
+            }
         }
-        let mut sum = sum.unwrap_or_default();
+        let mut sum = contributions.into_iter().reduce(add).unwrap_or_default();
         if op == ReduceOp::Avg {
             sum = divide_scalar(sum_type, &sum, ranks as u32);
         }
@@ -176,11 +258,9 @@ pub fn quantised_exchange_oracle(
 /// The results of all chunks, given what becomes of one: of its number, and of the inputs of all ranks to it.
 fn by_chunks(
     data_type: DataType,
-    op: ReduceOp,
     inputs_in_ring_order: &[&[u8]],
     result_of: impl Fn(usize, &[&[u8]]) -> Vec<u8>,
 ) -> Vec<u8> {
-    assert!(matches!(op, ReduceOp::Sum | ReduceOp::Avg), "only sums are quantised");
     let (inputs, ranks) = (inputs_in_ring_order, inputs_in_ring_order.len());
     let size = data_type.size_bytes();
     let count = inputs.first().expect("a ring has at least one rank").len() / size;
@@ -370,6 +450,20 @@ mod tests {
         assert_eq!(sum, f32s(&[huge, 3.0, huge, 9.0]));
         let average = ring_all_reduce_oracle(DataType::Float32, ReduceOp::Avg, &inputs);
         assert_eq!(average, f32s(&[huge / 3.0, 1.0, huge / 3.0, 3.0]));
+    }
+
+    /// Ranks 0 and 2 are a site. Chunks of 1, 1 and 1 elements.
+    #[test]
+    fn sites_are_folded_by_themselves_first() {
+        let huge = 16_777_216.0_f32;
+        let inputs = [f32s(&[1.0, 1.0, huge]), f32s(&[huge, huge, 1.0]), f32s(&[1.0, 1.0, 1.0])];
+        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+        let sum = |sites: &[u16]| sites_all_reduce_oracle(DataType::Float32, ReduceOp::Sum, &inputs, sites);
+        // Chunk 0: (1 + 1) + huge. Chunk 1: huge + (1 + 1). Chunk 2: (1 at rank 2 + huge) + 1.
+        assert_eq!(sum(&[5, 3, 5]), f32s(&[huge + 2.0, huge + 2.0, huge]));
+        // Sites of one are a ring, and so is one site.
+        let ring = ring_all_reduce_oracle(DataType::Float32, ReduceOp::Sum, &inputs);
+        assert_eq!((sum(&[0, 1, 2]), sum(&[0; 3])), (ring.clone(), ring));
     }
 
     #[test]

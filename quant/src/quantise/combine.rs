@@ -10,7 +10,7 @@ use crate::{DataType, Kernels, ReduceOp};
 pub enum Contribution<'a> {
     /// As it travelled.
     Encoded(&'a [u8]),
-    /// Elements as they are: those of the owner need not be quantised.
+    /// Elements as they are: those of the owner, and of its site, need not be quantised.
     Plain(&'a [u8]),
 }
 
@@ -22,25 +22,22 @@ impl Codec {
         if self.data_type == DataType::Float64 { DataType::Float64 } else { DataType::Float32 }
     }
 
-    /// `encoded = contributions[0] + contributions[1] + ...` in this order, divided by their number if `op` is
-    /// [`ReduceOp::Avg`]. `sums` is memory to calculate in: as many elements of [`Codec::sum_type`] as there are in the
-    /// piece. Pieces, rounding and `first_element` as in [`Codec::encode`].
+    /// `encoded = contributions[0] + contributions[1] + ...` in this order, divided by `ranks` if that is given: a
+    /// contribution may be the sum of several ranks. `sums` is memory to calculate in: as many elements of
+    /// [`Codec::sum_type`] as there are in the piece. Pieces, rounding and `first_element` as in [`Codec::encode`].
     ///
     /// # Errors
-    /// If there is no contribution, the operation is neither sum nor average, lengths do not belong together, or the
-    /// scheme cannot round so. Then `sums` and `encoded` hold anything.
+    /// If there is no contribution, lengths do not belong together, or the scheme cannot round so. Then `sums` and
+    /// `encoded` hold anything.
     pub fn combine(
         &self,
         contributions: &[Contribution<'_>],
-        op: ReduceOp,
+        ranks: Option<u32>,
         sums: &mut [u8],
         encoded: &mut [u8],
         rounding: Rounding,
         first_element: u64,
     ) -> Result<(), QuantiseError> {
-        if !matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
-            return Err(QuantiseError::Operation(op));
-        }
         let Some((first, others)) = contributions.split_first() else {
             return Err(QuantiseError::NoContribution);
         };
@@ -50,10 +47,10 @@ impl Codec {
         for contribution in others {
             summing.put(*contribution, self.data_type, sums, true)?;
         }
-        if op == ReduceOp::Avg {
+        if let Some(ranks) = ranks {
             let kernels = Kernels::at(self.level).unwrap_or_else(Kernels::detect);
-            // The lengths have been checked, and there is a contribution.
-            let _ = kernels.finish_average(summing.data_type, sums, contributions.len() as u32);
+            // The lengths have been checked.
+            let _ = kernels.finish_average(summing.data_type, sums, ranks);
         }
         summing.encode(sums, encoded, rounding, first_element)
     }

@@ -35,11 +35,13 @@ fn every_scheme_type_and_level_against_single_additions() {
             .collect();
         let encoded: Vec<_> = inputs.iter().map(|it| encode(&codec, it, Rounding::NearestEven)).collect();
         for own in 0..RANKS {
-            let contribution = |rank: usize| match rank == own {
+            // Of the owner, and of one more rank of its site.
+            let is_plain = |rank: usize| rank == own || rank == (own + 2) % RANKS;
+            let contribution = |rank: usize| match is_plain(rank) {
                 true => Contribution::Plain(&inputs[rank]),
                 false => Contribution::Encoded(&encoded[rank]),
             };
-            let values = |rank: usize| match rank == own {
+            let values = |rank: usize| match is_plain(rank) {
                 true => values_of(data_type, &inputs[rank]),
                 false => values_of(codec.sum_type(), &decode(&sum_codec, &encoded[rank], ELEMENTS)),
             };
@@ -54,7 +56,9 @@ fn every_scheme_type_and_level_against_single_additions() {
                 let contributions: Vec<_> = (0..RANKS).map(contribution).collect();
                 let (mut sums, mut found) = (vec![0xA5; average.len()], vec![0xA5; expected.len()]);
                 let codec = codec.at(level).unwrap();
-                codec.combine(&contributions, ReduceOp::Avg, &mut sums, &mut found, rounding, 0).unwrap();
+                codec
+                    .combine(&contributions, Some(RANKS as u32), &mut sums, &mut found, rounding, 0)
+                    .unwrap();
                 assert!(sums == average, "{scheme} of {data_type}, {level:?}: sums");
                 assert!(found == expected, "{scheme} of {data_type}, {level:?}");
             }
@@ -88,7 +92,10 @@ fn pairwise(
         contributions.push(Contribution::Plain(&inputs[owner][bytes.clone()]));
         let mut sums = vec![0xA5; elements * codec.sum_type().size_bytes()];
         let mut travelling = vec![0xA5; codec.encoded_len(elements).expect("it fits")];
-        codec.combine(&contributions, op, &mut sums, &mut travelling, rounding(owner), 0).expect("a sum");
+        let divisor = (op == ReduceOp::Avg).then_some(ranks as u32);
+        codec
+            .combine(&contributions, divisor, &mut sums, &mut travelling, rounding(owner), 0)
+            .expect("a sum");
         result.extend(decode(codec, &travelling, elements));
     }
     result
@@ -132,8 +139,7 @@ fn the_error_does_not_grow_with_the_number_of_ranks() {
         // From 256 on, adding 1 to a bf16 changes nothing.
         let contributions = vec![Contribution::Encoded(&one); ranks];
         let (mut sums, mut encoded) = ([0; 4 * 64], [0; 2 * 64]);
-        let sum = ReduceOp::Sum;
-        codec.combine(&contributions, sum, &mut sums, &mut encoded, Rounding::NearestEven, 0).unwrap();
+        codec.combine(&contributions, None, &mut sums, &mut encoded, Rounding::NearestEven, 0).unwrap();
         for value in values_of(DataType::BFloat16, &decode(&codec, &encoded, 64)) {
             assert!((value - ranks as f64).abs() <= ranks as f64 / 256.0, "{ranks} ones are {value}");
         }
@@ -144,14 +150,13 @@ fn the_error_does_not_grow_with_the_number_of_ranks() {
 fn wrong_arguments_are_refused() {
     let codec = Codec::new(Scheme::BlockAffineU8(Block::B64), DataType::Float32).unwrap();
     let (plain, mut sums, mut encoded) = ([0; 16], [0; 16], [0; 12]);
-    let mut combine = |contributions: &[Contribution<'_>], op| {
-        codec.combine(contributions, op, &mut sums, &mut encoded, Rounding::NearestEven, 0)
+    let mut combine = |contributions: &[Contribution<'_>]| {
+        codec.combine(contributions, None, &mut sums, &mut encoded, Rounding::NearestEven, 0)
     };
-    assert_eq!(combine(&[], ReduceOp::Sum), Err(QuantiseError::NoContribution));
+    assert_eq!(combine(&[]), Err(QuantiseError::NoContribution));
     let one = [Contribution::Plain(&plain)];
-    assert_eq!(combine(&one, ReduceOp::Max), Err(QuantiseError::Operation(ReduceOp::Max)));
-    assert_eq!(combine(&one, ReduceOp::Sum), Ok(()));
+    assert_eq!(combine(&one), Ok(()));
     for wrong in [Contribution::Plain(&plain[..12]), Contribution::Encoded(&plain)] {
-        assert!(matches!(combine(&[one[0], wrong], ReduceOp::Sum), Err(QuantiseError::EncodedLength { .. })));
+        assert!(matches!(combine(&[one[0], wrong]), Err(QuantiseError::EncodedLength { .. })));
     }
 }

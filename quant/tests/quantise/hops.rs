@@ -4,7 +4,7 @@
 //! `cargo test -p pccl-quant --test quantise hops -- --nocapture` prints the table of `docs/quantisation.md`.
 
 use pccl_quant::{
-    DataType, Level, ReduceOp,
+    DataType, Level,
     quantise::{Block, Codec, Contribution, Rounding, Scheme},
 };
 use pccl_testkit::random::Rng;
@@ -50,7 +50,7 @@ fn average(way: Way, scheme: Scheme, inputs: &[Vec<f64>], rounding: impl Fn(usiz
             let (mut sums, mut encoded) = (vec![0; 4 * count], vec![0; quantised[0].len()]);
             let rounding = rounding(ranks - 1);
             owner
-                .combine(&contributions, ReduceOp::Avg, &mut sums, &mut encoded, rounding, 0)
+                .combine(&contributions, Some(ranks as u32), &mut sums, &mut encoded, rounding, 0)
                 .expect("an average");
             encoded
         }

@@ -232,6 +232,8 @@ static void settings(void) {
     EXPECT(pcclSetSite(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclSetSite(comm, ""), pcclInvalidArgument);
     EXPECT(pcclSetSite(comm, "two words"), pcclInvalidArgument);
+    CHECK(strstr(pcclGetLastError(), "site \"two words\"") != NULL);
+    CHECK(strstr(pcclGetLastError(), "1 to 64 bytes of letters") != NULL);
     EXPECT(pcclSetSite(comm, "eu-west"), pcclSuccess);
     EXPECT(pcclGetName(comm, text, sizeof text, &length), pcclSuccess);
     CHECK(length == 6 && strcmp(text, "node-7") == 0);

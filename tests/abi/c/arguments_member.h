@@ -15,6 +15,7 @@ static void settings_of_member(pcclComm_t *comm) {
     EXPECT(pcclSetStrictPorts(comm, false), pcclInvalidUsage);
     EXPECT(pcclSetOutboundOnly(comm, false), pcclInvalidUsage);
     EXPECT(pcclSetName(comm, "other"), pcclInvalidUsage);
+    EXPECT(pcclSetSite(comm, "elsewhere"), pcclInvalidUsage);
     EXPECT(pcclSetUploadShare(comm, 50), pcclInvalidUsage);
     EXPECT(pcclSetRefuseNonFinite(comm, true), pcclInvalidUsage);
     EXPECT(pcclOptimizeTopologyInfo(comm, NULL), pcclInvalidUsage);

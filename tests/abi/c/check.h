@@ -58,11 +58,15 @@ static inline int world(const pcclComm_t *comm) {
 }
 
 /* Connects as programs written for the original do: the members let in whoever comes until there are enough. */
-static inline pcclComm_t *join(unsigned port, int peers) {
-    pcclComm_t *comm = create(port);
+static inline void enter(pcclComm_t *comm, int peers) {
     EXPECT(pcclConnect(comm), pcclSuccess);
     while (attribute(comm, PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE) < peers)
         EXPECT(pcclUpdateTopology(comm), pcclSuccess);
+}
+
+static inline pcclComm_t *join(unsigned port, int peers) {
+    pcclComm_t *comm = create(port);
+    enter(comm, peers);
     return comm;
 }
 

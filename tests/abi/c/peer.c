@@ -77,11 +77,17 @@ int main(int count, char **arguments) {
         cycle((int) strtol(scenario + 7, NULL, 10), false);
         return 0;
     }
-    comm = join(port, peers);
+    comm = create(port);
+    /* Sites of different sizes, one of which is of one. */
+    if (strcmp(scenario, "sites") == 0 && own_index > 0)
+        EXPECT(pcclSetSite(comm, own_index % 2 == 1 ? "eu-west" : "us-east/2"), pcclSuccess);
+    enter(comm, peers);
     say("joined");
     await_go();
     if (strcmp(scenario, "all") == 0)
         all(comm);
+    else if (strcmp(scenario, "sites") == 0)
+        reduce_over_sites(comm);
     else if (strcmp(scenario, "limits") == 0)
         limits(comm);
     else if (strcmp(scenario, "survive") == 0)

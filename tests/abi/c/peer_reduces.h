@@ -190,4 +190,16 @@ static void choose_schedules(pcclComm_t *comm) {
     EXPECT(pcclSetSchedule(comm, pcclScheduleAutomatic), pcclSuccess);
 }
 
+/* Over the sites that programs name. One that names none is a site by itself. */
+static void reduce_over_sites(pcclComm_t *comm) {
+    const time_t begun = time(NULL);
+    pcclSchedule_t taken;
+    /* Around the ring until all pairs are connected; nothing is measured, so only who asks for sites has them. */
+    while ((taken = sum_by(comm, pcclScheduleSites)) != pcclScheduleSites)
+        CHECK(taken != pcclSchedulePairwise && time(NULL) < begun + PATIENCE_S);
+    many(comm);
+    CHECK(sum_by(comm, pcclScheduleAutomatic) != pcclScheduleSites);
+    CHECK(sum_by(comm, pcclScheduleRing) == pcclScheduleRing);
+}
+
 #endif

@@ -9,7 +9,7 @@
 //! | 8..16, 16..24, 24..28 | operation: epoch, tag, attempt |
 //! | 28..32, 32..36 | part, stage |
 //! | 36..44 | offset |
-//! | 44..48 | checksum of the payload, 0 without the flag |
+//! | 44..48 | checksum of the payload (32 bits of its XXH3-64), 0 without the flag |
 //! | 48..52 | CRC-32C of bytes 0..48 |
 //!
 //! All integers are big-endian. The check word tells a header from whatever follows a lost byte, on a path that damages

@@ -8,9 +8,11 @@ use std::{
     },
 };
 
+use pccl_hash::Checksum;
+
 use super::{
-    ChecksumAppend, Direction, Directory, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Landing, LinkEvents,
-    LinkFault, Lookup, Transfer,
+    Direction, Directory, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Landing, LinkEvents, LinkFault, Lookup,
+    Transfer,
     core::{Core, Fault, guarded},
     outgoing::report_failure,
     places::Places,
@@ -38,8 +40,6 @@ pub struct InConfig {
     pub peer: u128,
     /// Generation of the link, for reports.
     pub generation: u64,
-    /// How payloads are checksummed, if the sender has done so.
-    pub checksum: ChecksumAppend,
     /// Scratch memory per connection, 64 to 128 KiB being sensible: it should stay in the L2 cache. Clamped to 32 to
     /// 512 KiB.
     pub scratch_bytes: usize,
@@ -59,7 +59,6 @@ pub struct InLink {
 struct Shared {
     core: Core,
     directory: Arc<dyn Directory>,
-    checksum: ChecksumAppend,
     received_bytes: AtomicU64,
 }
 
@@ -67,11 +66,11 @@ impl InLink {
     /// Starts the threads of a link over `conns`, on which frames are about to arrive. Frames are looked up in
     /// `directory`.
     pub fn start(conns: Vec<Conn>, config: InConfig, directory: Arc<dyn Directory>) -> io::Result<Arc<Self>> {
-        let InConfig { peer, generation, checksum, scratch_bytes, events, name } = config;
+        let InConfig { peer, generation, scratch_bytes, events, name } = config;
         let scratch_bytes = scratch_bytes.clamp(*SCRATCH_BYTES.start(), *SCRATCH_BYTES.end());
         let core = Core::new(Direction::In, peer, generation, conns, events)?;
         let connections = core.connections() as u16;
-        let shared = Arc::new(Shared { core, directory, checksum, received_bytes: AtomicU64::new(0) });
+        let shared = Arc::new(Shared { core, directory, received_bytes: AtomicU64::new(0) });
         // From here on an early return drops the link, which ends the threads started so far.
         let link = Arc::new(Self { shared: Arc::clone(&shared) });
         for connection in 0..connections {
@@ -164,8 +163,8 @@ struct Receiver<'a> {
 
 /// What became of a payload.
 enum Payload {
-    /// It is where it belongs; this is its checksum, or 0 if the sender made none.
-    Landed(u32),
+    /// It is where it belongs; this is its checksum, if the sender made one.
+    Landed(Option<u32>),
     /// The operation has stopped, the payload was thrown away.
     Discarded,
 }
@@ -192,7 +191,7 @@ impl Receiver<'_> {
             Landing::Discard => self.discard(&header, header.len as usize)?,
         };
         match payload {
-            Payload::Landed(checksum) if header.has_checksum() && checksum != header.checksum => {
+            Payload::Landed(Some(checksum)) if checksum != header.checksum => {
                 log::warn!("payload damaged on its way, {}", describe(&header));
                 let (peer, generation) = self.shared.core.name();
                 found.corrupt(&header, peer, generation);
@@ -231,15 +230,17 @@ impl Receiver<'_> {
             let text = format!("length is no multiple of {granule} bytes: {}", describe(header));
             return Err(Fault::new(FaultKind::Violation, text));
         }
-        let append = header.has_checksum().then_some(self.shared.checksum);
-        let (mut done, mut checksum, mut goes_on) = (0, 0, true);
+        let mut checksum = header.has_checksum().then(Checksum::new);
+        let (mut done, mut goes_on) = (0, true);
         while done < len {
             // Folds the whole elements at the beginning of `bytes`; returns how many bytes they have.
             let mut take = |bytes: &[u8]| {
                 let available = bytes.len().min(len - done);
                 let piece = &bytes[..available - available % granule];
                 if !piece.is_empty() {
-                    checksum = append.map_or(0, |append| append(checksum, piece));
+                    if let Some(checksum) = &mut checksum {
+                        checksum.append(piece);
+                    }
                     goes_on = transfer.fold(header, done, piece);
                 }
                 piece.len()
@@ -263,7 +264,7 @@ impl Receiver<'_> {
                 self.fill_or_eof(header, if self.has_records { granule - buffered } else { rest })?;
             }
         }
-        Ok(Payload::Landed(checksum))
+        Ok(Payload::Landed(checksum.map(|checksum| checksum.value())))
     }
 
     /// Hands authentic bytes to `take` where they lie in a record; returns how many of them it has taken.
@@ -285,8 +286,8 @@ impl Receiver<'_> {
     /// Receives the payload straight into its places, apart from what was read together with the header, and from
     /// places so small that it is better copied.
     fn direct(&mut self, header: &FrameHeader, transfer: &dyn Transfer) -> Result<Payload, Fault> {
-        let append = header.has_checksum().then_some(self.shared.checksum);
-        let (len, mut done, mut checksum) = (header.len as usize, 0, 0);
+        let mut checksum = header.has_checksum().then(Checksum::new);
+        let (len, mut done) = (header.len as usize, 0);
         while done < len {
             let target = |done| transfer.target(header, done);
             let places = Places::of(header, done, DIRECT_PIECE_BYTES, target)?;
@@ -329,13 +330,13 @@ impl Receiver<'_> {
                 }
             };
             done += count;
-            if let Some(append) = append
-                && places.view(count, |bytes| checksum = append(checksum, bytes)).is_none()
+            if let Some(checksum) = &mut checksum
+                && places.view(count, |bytes| checksum.append(bytes)).is_none()
             {
                 return self.discard(header, len - done);
             }
         }
-        Ok(Payload::Landed(checksum))
+        Ok(Payload::Landed(checksum.map(|checksum| checksum.value())))
     }
 
     /// Reads the next `left` bytes of a frame and throws them away.

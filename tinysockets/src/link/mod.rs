@@ -46,11 +46,7 @@ pub use incoming::{InConfig, InLink};
 pub use memory::{Gate, Lent, Origin, Pass};
 pub use outgoing::{Backlog, OutConfig, OutLink};
 pub use places::Place;
-pub use tuning::tune_data_socket;
-
-/// Computes a checksum piece by piece: from that of the bytes so far (0 for none) and the bytes that follow. CRC-32C is
-/// meant; the link only compares.
-pub type ChecksumAppend = fn(u32, &[u8]) -> u32;
+pub use tuning::{Tuned, tune_data_socket};
 
 /// Finds the transfer that a received frame belongs to. One object per [`InLink`].
 pub trait Directory: Send + Sync {

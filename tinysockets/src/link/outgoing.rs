@@ -12,10 +12,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use pccl_hash::Checksum;
 
 use super::{
-    ChecksumAppend, Direction, FLAG_CHECKSUM, FRAME_HEADER_BYTES, FaultKind, FrameHeader, LinkEvents,
-    LinkFault, MAX_FRAME_BYTES, Outgoing, Transfer,
+    Direction, FLAG_CHECKSUM, FRAME_HEADER_BYTES, FaultKind, FrameHeader, LinkEvents, LinkFault,
+    MAX_FRAME_BYTES, Outgoing, Transfer,
     core::{Core, Fault, guarded},
     places::{Places, send_copied},
     queue::{Pushed, Queue, Sending, Work},
@@ -43,8 +44,8 @@ pub struct OutConfig {
     pub peer: u128,
     /// Generation of the link, for reports.
     pub generation: u64,
-    /// How payloads are checksummed; `None`: not at all.
-    pub checksum: Option<ChecksumAppend>,
+    /// Whether payloads carry checksums.
+    pub has_checksums: bool,
     /// Hears of the end of the link.
     pub events: Arc<dyn LinkEvents>,
     /// Thread names begin with this; the operating system shows the first 15 bytes.
@@ -93,7 +94,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// One per connection; its thread waits for it, and for the peer to hang up, while there is nothing to send.
     wakers: Vec<Waker>,
-    checksum: Option<ChecksumAppend>,
+    has_checksums: bool,
     sent_bytes: AtomicU64,
 }
 
@@ -119,11 +120,11 @@ enum Step {
 impl OutLink {
     /// Starts the threads of a link over `conns`, which are ready for frames. Tune them before.
     pub fn start(conns: Vec<Conn>, config: OutConfig) -> io::Result<Arc<Self>> {
-        let OutConfig { peer, generation, checksum, events, name } = config;
+        let OutConfig { peer, generation, has_checksums, events, name } = config;
         let core = Core::new(Direction::Out, peer, generation, conns, events)?;
         let wakers = (0..core.connections()).map(|_| Waker::new()).collect::<io::Result<_>>()?;
         let queue = Mutex::new(Queue::new(core.connections()));
-        let shared = Arc::new(Shared { core, queue, wakers, checksum, sent_bytes: AtomicU64::new(0) });
+        let shared = Arc::new(Shared { core, queue, wakers, has_checksums, sent_bytes: AtomicU64::new(0) });
         // From here on an early return drops the link, which ends the threads started so far.
         let link = Arc::new(Self { shared: Arc::clone(&shared) });
         for connection in 0..shared.wakers.len() as u16 {
@@ -410,18 +411,18 @@ impl Shared {
         }
         let flags = frame.header.flags & !FLAG_CHECKSUM;
         let mut header = FrameHeader { flags, checksum: 0, ..frame.header };
-        if let Some(append) = self.checksum {
-            let mut done = 0;
+        if self.has_checksums {
+            let (mut checksum, mut done) = (Checksum::new(), 0);
             while done < len {
                 let source = |done| frame.transfer.source(&frame.header, done);
                 let places = Places::of(&frame.header, done, usize::MAX, source)?;
-                let add = |bytes: &[u8]| header.checksum = append(header.checksum, bytes);
-                if places.view(places.bytes(), add).is_none() {
+                if places.view(places.bytes(), |bytes| checksum.append(bytes)).is_none() {
                     return Ok(None);
                 }
                 done += places.bytes();
             }
             header.flags |= FLAG_CHECKSUM;
+            header.checksum = checksum.value();
         }
         Ok(Some(header.encode()))
     }

@@ -17,6 +17,20 @@ const LONG_PATH_RATE: u64 = 1_250_000_000;
 /// Limits of the send buffer on a long path; the kernel has its own below (`net.core.wmem_max`).
 const LONG_SEND_BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 20;
 
+/// Most bytes that a connection of a long path takes before it can send them. Where an edge has several connections,
+/// frames then go to the one that can send, and do not wait in the buffer of one that has not found its rate yet.
+/// Enough for 20 ms at 100 Mbit/s, in which a thread wakes up.
+const LONG_UNSENT_BYTES: u32 = 256 << 10;
+
+/// What a connection that was prepared is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuned {
+    /// It goes by a model of its path (`bbr`), so that it alone can fill a path that loses packets now and then.
+    pub is_paced: bool,
+    /// Its send buffer holds what the path asks for, as far as [`tune_data_socket`] asks for it.
+    pub has_room: bool,
+}
+
 /// Prepares a connection for a link, from the round trip measured on it.
 ///
 /// - Nothing waits for acknowledgements before it is sent (`TCP_NODELAY`).
@@ -24,12 +38,12 @@ const LONG_SEND_BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 20
 ///   part of the speed there, and the system's default may be `bbr`.
 /// - On a long path it is `bbr` where the kernel has it, which does not take every lost packet for congestion, and the
 ///   send buffer holds what is on its way at 10 Gbit/s, at most 16 MiB. If the kernel allows less than it would take
-///   by itself (`net.core.wmem_max` caps a buffer that is set, and setting it ends the adaptation), none is set.
+///   by itself (`net.core.wmem_max` caps a buffer that is set, and setting it ends the adaptation), none is set. The
+///   kernel takes little that it cannot send at once, where it knows how to.
 /// - The receive buffer is left to the kernel, which adapts it.
 ///
-/// An option that cannot be set is left as it is: the connection works without. Returns whether the connection goes by
-/// a model of its path (`bbr`), so that it alone can fill a path that loses packets now and then.
-pub fn tune_data_socket(conn: &Conn, round_trip: Duration) -> bool {
+/// An option that cannot be set is left as it is: the connection works without.
+pub fn tune_data_socket(conn: &Conn, round_trip: Duration) -> Tuned {
     if let Err(error) = conn.send_at_once() {
         log::debug!("TCP_NODELAY was not set: {error}");
     }
@@ -41,10 +55,16 @@ pub fn tune_data_socket(conn: &Conn, round_trip: Duration) -> bool {
     }
     if !is_long {
         set_send_buffer(conn, SHORT_SEND_BUFFER_BYTES);
-    } else if let Some(wanted) = long_send_buffer_bytes(round_trip, max_settable_send_buffer_bytes()) {
+        return Tuned { is_paced: false, has_room: true };
+    }
+    let wanted = long_send_buffer_bytes(round_trip, max_settable_send_buffer_bytes());
+    if let Some(wanted) = wanted {
         set_send_buffer(conn, wanted);
     }
-    is_long && chosen.is_ok()
+    if let Err(error) = sys::set_notsent_lowat(conn.fd(), LONG_UNSENT_BYTES) {
+        log::debug!("TCP_NOTSENT_LOWAT was not set: {error}");
+    }
+    Tuned { is_paced: chosen.is_ok(), has_room: wanted.is_some() }
 }
 
 fn set_send_buffer(conn: &Conn, bytes: usize) {
@@ -98,6 +118,13 @@ mod tests {
         assert!(socket.tcp_congestion().expect("option").starts_with(b"reno"));
         let settable = max_settable_send_buffer_bytes().unwrap_or(0).min(SHORT_SEND_BUFFER_BYTES as u64);
         assert!(socket.send_buffer_size().expect("option") as u64 >= settable);
+    }
+
+    #[test]
+    fn a_long_path_takes_little_that_it_cannot_send() {
+        let unsent = |round_trip| SockRef::from(&tuned(round_trip)).tcp_notsent_lowat().expect("option");
+        assert_eq!(unsent(Duration::from_millis(150)), LONG_UNSENT_BYTES);
+        assert_ne!(unsent(Duration::from_micros(50)), LONG_UNSENT_BYTES);
     }
 
     #[test]

@@ -92,9 +92,11 @@ pub fn conn_pairs(count: usize, sealed: bool) -> (Vec<Conn>, Vec<Conn>) {
     (ones, others)
 }
 
-/// A checksum that is good enough to notice damage, and can be continued.
-pub fn checksum(before: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(before, |sum, &byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte) + 1))
+/// The checksum of a payload.
+pub fn checksum(payload: &[u8]) -> u32 {
+    let mut checksum = pccl_hash::Checksum::new();
+    checksum.append(payload);
+    checksum.value()
 }
 
 /// A value under a lock, with waiting until it satisfies a condition.
@@ -203,7 +205,7 @@ pub fn out_config(events: &Arc<Events>, with_checksum: bool) -> OutConfig {
     OutConfig {
         peer: PEER,
         generation: 3,
-        checksum: with_checksum.then_some(checksum),
+        has_checksums: with_checksum,
         events: Arc::<Events>::clone(events),
         name: "test".to_owned(),
     }
@@ -213,7 +215,6 @@ pub fn in_config(events: &Arc<Events>) -> InConfig {
     InConfig {
         peer: PEER,
         generation: 3,
-        checksum,
         scratch_bytes: 64 << 10,
         events: Arc::<Events>::clone(events),
         name: "test".to_owned(),

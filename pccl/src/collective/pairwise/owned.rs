@@ -19,13 +19,14 @@ impl Pairwise {
     /// the site.
     pub(super) fn contributed(&self, frame: &Frame) -> Result<(), Stop> {
         let (part, unit) = (&self.parts[frame.part], self.plan.unit_of(frame));
-        let all = (unit.slots.len() * self.ownership.children(frame)) as u32;
+        let arrivals = |frame: Frame| self.ownership.arrivals(&self.plan, &frame);
+        let all: usize = self.plan.frames_of_unit(frame.part, &unit).map(arrivals).sum();
         // The thread that counts the last frame sees what the others have received.
-        if self.here[unit.slots.start].fetch_add(1, Ordering::AcqRel) + 1 < all {
+        if self.here[unit.slots.start].fetch_add(1, Ordering::AcqRel) + 1 < all as u32 {
             return Ok(());
         }
         match &part.coding {
-            Some(coding) => self.combine(frame.part, coding, &unit)?,
+            Some(coding) => self.combine((frame.part, part), coding, (&unit, frame))?,
             None => self.fold_unit(part, &unit, frame)?,
         }
         let mut frames = self.plan.frames_of_unit(frame.part, &unit);
@@ -75,32 +76,45 @@ impl Pairwise {
             }
             Ok(())
         };
-        part.contributions
-            .update(self.ownership.place_of(unit, in_site + over_sites), fold)
-            .ok_or(Stop::Closed)?
+        part.contributions.update(self.contributions_to(unit, frame), fold).ok_or(Stop::Closed)?
+    }
+
+    /// Where the contributions of others to a unit lie.
+    fn contributions_to(&self, unit: &Unit, frame: &Frame) -> Range<usize> {
+        let start = self.ownership.folded_before(unit).contributed_bytes;
+        start..start + self.ownership.contributions(&self.plan, frame, unit).bytes()
     }
 
     /// Adds all contributions to a unit, and encodes the sum. What is on a device is copied for it.
-    fn combine(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
-        let part = &self.parts[index];
+    fn combine(
+        &self,
+        (index, part): (usize, &Part),
+        coding: &Coding,
+        (unit, frame): (&Unit, &Frame),
+    ) -> Result<(), Stop> {
         let rounding = self.rounding(index, coding, unit);
         let sum_bytes = coding.codec.sum_type().size_bytes();
         let is_cut = coding.codec.piece_elements().is_some();
         let mut scratch = [0; PIECE_ELEMENTS * ELEMENT_BYTES_MAX];
         let copied = match part.memory.whole() {
             PartMemory::OnDevice(device) => Some(device.to_host(coding.bytes_of(unit)).ok_or(Stop::Closed)??),
+            memory if !memory.own().has_arrived(&coding.bytes_of(unit)) => return Err(Stop::Closed),
             _ => None,
         };
+        let is_average = part.op == ReduceOp::Avg && self.ownership.is_own(frame);
+        let ranks = is_average.then_some(self.plan.ranks() as u32);
+        // A scheme that cannot be cut has one piece in each unit.
+        let sums_start = self.ownership.folded_before(unit).elements * sum_bytes;
         for piece in coding.pieces(unit) {
             let bytes = sum_bytes * piece.bytes.len() / coding.codec.data_type().size_bytes();
             let add = |sums: &mut [u8]| {
                 let copied = copied.as_deref();
-                self.combine_piece((part, copied), (coding, rounding), (unit, &piece), sums)
+                self.combine_piece((part, copied), (coding, rounding, ranks), (unit, frame, &piece), sums)
             };
             if is_cut {
                 add(&mut scratch[..bytes])?;
             } else {
-                part.sums.update(0..bytes, add).ok_or(Stop::Closed)??;
+                part.sums.update(sums_start..sums_start + bytes, add).ok_or(Stop::Closed)??;
             }
         }
         Ok(())
@@ -109,24 +123,17 @@ impl Pairwise {
     fn combine_piece(
         &self,
         (part, copied): (&Part, Option<&[u8]>),
-        (coding, rounding): (&Coding, Rounding),
-        (unit, piece): (&Unit, &Piece),
+        (coding, rounding, ranks): (&Coding, Rounding, Option<u32>),
+        (unit, frame, piece): (&Unit, &Frame, &Piece),
         sums: &mut [u8],
     ) -> Result<(), Stop> {
-        let in_unit = piece.encoded.start - unit.encoded.start..piece.encoded.end - unit.encoded.start;
-        let turn = self.ownership.own_turns(self.plan.start_of(unit.chunk)).1;
-        let mut combine = |all: &[u8], own: &[u8], encoded: &mut [u8]| {
-            let others = all.chunks_exact(unit.encoded.len());
-            let others = others.map(|other| Contribution::Encoded(&other[in_unit.clone()]));
-            let mut contributions: Vec<Contribution<'_>> = others.collect();
-            contributions.insert(turn, Contribution::Plain(own));
-            coding.codec.combine(&contributions, part.op, sums, encoded, rounding, piece.first_in_chunk)
+        let mut combine = |others: &[u8], own: &[u8], into: &mut [u8]| {
+            let contributions = self.in_order(others, own, coding, (unit, frame, piece));
+            coding.codec.combine(&contributions, ranks, sums, into, rounding, piece.first_in_chunk)
         };
-        let place = self.ownership.place_of(unit, self.plan.ranks() - 1);
-        let combined = part.contributions.view(place, |all| {
-            let mut with_own = |own: &[u8]| {
-                coding.staging.update(piece.encoded.clone(), |encoded| combine(all, own, encoded))
-            };
+        let combined = part.contributions.view(self.contributions_to(unit, frame), |others| {
+            let mut with_own =
+                |own: &[u8]| coding.staging.update(piece.encoded.clone(), |into| combine(others, own, into));
             let first = coding.bytes_of(unit).start;
             match copied {
                 Some(own) => Some(with_own(&own[piece.bytes.start - first..piece.bytes.end - first])),
@@ -134,6 +141,46 @@ impl Pairwise {
             }
         });
         Ok(combined.flatten().flatten().ok_or(Stop::Closed)??)
+    }
+
+    /// What all contribute to a piece of a unit, in the order in which it is added: those of the own site, of which
+    /// this rank is one, in the turn of their site.
+    fn in_order<'a>(
+        &self,
+        others: &'a [u8],
+        own: &'a [u8],
+        coding: &Coding,
+        (unit, frame, piece): (&Unit, &Frame, &Piece),
+    ) -> Vec<Contribution<'a>> {
+        let all = self.ownership.contributions(&self.plan, frame, unit);
+        let turns = self.ownership.own_turns(self.plan.start_of(unit.chunk));
+        let part_of = |all: &'a [u8], len: usize, which: usize, range: Range<usize>, before: usize| {
+            let start = which * len + range.start - before;
+            &all[start..start + range.len()]
+        };
+        let (of_site, over_sites) = others.split_at(all.of_site * all.of_site_bytes);
+        let plain = |which: usize| {
+            let before = coding.bytes_of(unit).start;
+            Contribution::Plain(part_of(of_site, all.of_site_bytes, which, piece.bytes.clone(), before))
+        };
+        let encoded = |which: usize| {
+            let before = unit.encoded.start;
+            Contribution::Encoded(part_of(
+                over_sites,
+                all.over_sites_bytes,
+                which,
+                piece.encoded.clone(),
+                before,
+            ))
+        };
+        // A local owner that is not the owner has its site only.
+        let turn = turns.1.min(all.over_sites);
+        let mut contributions: Vec<Contribution<'a>> = (0..turn).map(encoded).collect();
+        contributions.extend((0..turns.0).map(plain));
+        contributions.push(Contribution::Plain(own));
+        contributions.extend((turns.0..all.of_site).map(plain));
+        contributions.extend((turn..all.over_sites).map(encoded));
+        contributions
     }
 }
 

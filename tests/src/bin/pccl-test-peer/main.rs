@@ -1,9 +1,9 @@
 //! A peer as a process, for tests: reads one command per line, answers each with one line.
 //!
 //! Arguments: number of the peer, log file, master's address, then `group=`, `pool=`, `master-timeout-ms=`,
-//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `strict=`, `outbound=`, `formed=`,
-//! `alone=`, `level=` (the most processor features to use: `Base`, `Avx2`) as needed. An answer is `ok key=value ...`
-//! or `err kind=... key=value ... -- text`; lines that start with `note` may come before.
+//! `dial-timeout-ms=`, `bind=`, `host=`, `ports=`, `call-timeout-ms=`, `name=`, `site=`, `strict=`, `outbound=`,
+//! `formed=`, `alone=`, `level=` (the most processor features to use: `Base`, `Avx2`) as needed. An answer is
+//! `ok key=value ...` or `err kind=... key=value ... -- text`; lines that start with `note` may come before.
 
 mod buffer;
 mod collective;
@@ -98,6 +98,7 @@ fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
         "bind" => builder.bind(value.parse().map_err(|error| format!("{value}: {error}"))?),
         "call-timeout-ms" => builder.call_timeout(Duration::from_millis(number(value)?)),
         "name" => builder.name(value),
+        "site" => builder.site(value),
         "key" => builder.run_key(value),
         "formed" => builder.formed_groups(number(value)? > 0),
         "alone" => builder.world_of_one(number(value)? > 0),

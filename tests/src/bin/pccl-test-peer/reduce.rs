@@ -134,6 +134,7 @@ fn parse(words: &[&str]) -> Result<(u64, u32, Schedule), String> {
         None | Some(&"automatic") => Schedule::Automatic,
         Some(&"ring") => Schedule::Ring,
         Some(&"pairwise") => Schedule::Pairwise,
+        Some(&"sites") => Schedule::Sites,
         Some(_) => return Err(usage("schedule")),
     };
     Ok((tag.parse().map_err(|_| usage("tag"))?, retries.parse().map_err(|_| usage("retries"))?, schedule))

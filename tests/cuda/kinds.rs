@@ -39,7 +39,7 @@ pub(crate) const KINDS: [Kind; 11] = [
 ];
 
 /// The rank that gives or gets everything.
-const ROOT: usize = 1;
+pub(crate) const ROOT: usize = 1;
 
 /// A collective with what it works on.
 #[derive(Debug, Clone, Copy)]
@@ -142,13 +142,25 @@ impl Case {
         };
         let buffer = |(index, count): (usize, usize)| {
             let mut rng = Rng::keyed(&[rank as u64, index as u64, count as u64]);
+            // A prime number of elements, over and over: what is in a wrong place is not what belongs there.
+            let (period, size) = (count.min(4_099), self.data_type.size_bytes());
             let content = match is_float(self.data_type) {
-                true => elements_of(self.data_type, 0, count, &mut rng),
-                false => rng.bytes(count * self.data_type.size_bytes()),
+                true => elements_of(self.data_type, 0, period, &mut rng),
+                false => rng.bytes(period * size),
             };
+            let content = content.iter().copied().cycle().take(count * size).collect();
             Buffer::new(standin, content, place)
         };
         lengths.into_iter().enumerate().map(buffer).collect()
+    }
+
+    /// The buffers that are as before if it fails.
+    pub(crate) fn is_kept(&self, buffer: usize, rank: usize) -> bool {
+        match self.kind {
+            Kind::SendRecv => rank == 0,
+            Kind::AllReduceInto | Kind::AllGather | Kind::AllGatherCounts => buffer == 0,
+            _ => true,
+        }
     }
 
     /// Whether a rank has nothing to do in it.
@@ -252,7 +264,8 @@ fn compare(standin: &Standin, comm: &Communicator, cases: &[Case]) {
     }
 }
 
-fn case(kind: Kind, data_type: DataType, elements: usize, schedule: Schedule) -> Case {
+/// A sum that is not quantised.
+pub(crate) fn case(kind: Kind, data_type: DataType, elements: usize, schedule: Schedule) -> Case {
     Case { kind, data_type, op: ReduceOp::Sum, elements, schedule, quantisation: None, tag: 3 }
 }
 

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod failures;
+mod faults;
 mod kinds;
 mod pipeline;
 mod quantised;

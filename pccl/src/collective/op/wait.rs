@@ -41,7 +41,8 @@ impl Op {
             beside.stop();
         }
         let concluded = attempt.conclude(keep, &self.common.backups);
-        let concluded = concluded.map_err(|text| Error::System(text.into()));
+        let failed = |text: String| self.own_failure().unwrap_or_else(|| Error::System(text.into()));
+        let concluded = concluded.map_err(failed);
         let delivered = concluded.and_then(|()| match keep {
             true => self.beside.iter().try_for_each(|beside| beside.after(attempt.place(), &self.raws)),
             false => self.undo(),

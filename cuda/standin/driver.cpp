@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "shim.h"
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -85,6 +86,9 @@ u64 device_limit = 1ull << 40;
 u64 calls = 0;
 u64 fail_at = 0;
 Result fail_with = SUCCESS;
+/// The call with this number waits until somebody lets it go.
+u64 hold_at = 0;
+std::condition_variable_any released;
 /// The error that took the device with it.
 Result lost = SUCCESS;
 u64 kernels_run = 0;
@@ -110,8 +114,9 @@ Result enter() {
     if (lost != SUCCESS) {
         return lost;
     }
-    calls++;
-    if (fail_at != 0 && calls == fail_at) {
+    const u64 number = ++calls;
+    released.wait(lock, [&] { return hold_at != number; });
+    if (fail_at != 0 && number == fail_at) {
         if (takes_device(fail_with)) {
             lose(fail_with);
         }
@@ -566,6 +571,19 @@ API void standin_fail(u64 number, Result error) {
     fail_at = number == 0 ? 0 : calls + number;
     fail_with = error;
     lost = SUCCESS;
+}
+
+/// The call with this number from now on waits; 0: none does any more.
+API void standin_hold(u64 number) {
+    LOCKED;
+    hold_at = number == 0 ? 0 : calls + number;
+    released.notify_all();
+}
+
+/// Whether a call waits.
+API bool standin_holds() {
+    LOCKED;
+    return hold_at != 0 && calls >= hold_at;
 }
 
 /// So many bytes a device has from now on.

@@ -216,6 +216,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclDumpFlight": [_HANDLE, c_char_p, *_TEXT],
     "pcclSetCallTimeout": [_HANDLE, c_uint64],
     "pcclSetThreadCallTimeout": [c_uint64],
+    "pcclSetThreadDevice": [c_bool, c_void_p],
     "pcclSetStrictPorts": [_HANDLE, c_bool],
     "pcclSetOutboundOnly": [_HANDLE, c_bool],
     "pcclSetName": [_HANDLE, c_char_p],

@@ -139,8 +139,6 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclArePeersPending": [_HANDLE, POINTER(c_bool)],
     "pcclAllReduceAsync":
         [c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
-    "pcclAllReduceOnDeviceAsync":
-        [c_void_p, c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
     "pcclBroadcastAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclReduceAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclWeightedAverageAsync": [c_void_p, c_double, *_BEGIN],

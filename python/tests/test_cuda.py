@@ -268,7 +268,20 @@ def test_what_a_gpu_is_checked_with_passes(standin):
     script = SOURCES.parent / "check" / "device.py"
     output = subprocess.run([sys.executable, script, "--mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
     lines = output.stdout.splitlines()
-    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 18, lines
+    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 22, lines
+
+
+def test_a_machine_without_a_gpu_is_told_what_is_missing():
+    import pccl
+
+    if pccl.cuda.device_count() > 0:
+        pytest.skip("there is a driver")
+    looked = subprocess.run([SOURCES.parents[1] / ".ci" / "gpu"], stdout=subprocess.PIPE, text=True)
+    assert looked.returncode == 1
+    for missing in ("driver of CUDA", "device of CUDA", "torch for CUDA", "nvcc", "compute-sanitizer"):
+        named = [line for line in looked.stdout.splitlines() if missing in line]
+        assert named and named[0].split()[0] in ("missing", "found"), looked.stdout
+    assert "missing  driver of CUDA" in looked.stdout and "nothing was checked" in looked.stdout
 
 
 def test_without_a_driver_the_error_says_so():

@@ -593,7 +593,7 @@ API void standin_limit(u64 bytes) {
 }
 
 /// 0: calls so far, 1: kernels that ran, 2: bytes copied to the host, 3: to a device, 4: device memory in use, 5:
-/// pinned memory in use, 6: streams, 7: events, 8: operations that are queued on streams.
+/// pinned memory in use, 6: streams, 7: events, 8: operations that are queued on streams, 9: modules.
 API u64 standin_count(u32 what) {
     LOCKED;
     u64 pinned = 0;
@@ -605,7 +605,7 @@ API u64 standin_count(u32 what) {
         queued += ((Stream *)stream)->operations.size();
     }
     const u64 counts[] = {calls,        kernels_run, bytes_to_host,  bytes_to_device,
-                          device_bytes, pinned,      streams.size(), events.size(), queued};
+                          device_bytes, pinned,      streams.size(), events.size(), queued, modules.size()};
     return counts[what];
 }
 

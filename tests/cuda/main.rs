@@ -4,6 +4,7 @@ mod collectives;
 mod failures;
 mod faults;
 mod kinds;
+mod leaks;
 mod pipeline;
 mod quantised;
 mod state;

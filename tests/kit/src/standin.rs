@@ -33,6 +33,8 @@ pub enum Count {
     Events = 7,
     /// Operations that are queued on streams and have not run.
     Queued = 8,
+    /// Modules of kernels.
+    Modules = 9,
 }
 
 /// The stand-in, for one test at a time: what it counts, and what it does wrong.

@@ -80,7 +80,8 @@ Context contexts[DEVICES] = {{0}, {1}};
 thread_local std::vector<Context *> current;
 std::map<u64, Range> device_memory;
 std::map<u64, u64> pinned_memory;
-std::set<void *> streams, events, modules;
+/// Never destroyed: whatever is not given back is still there when the process ends.
+std::set<void *> &streams = *new std::set<void *>, &events = *new std::set<void *>, &modules = *new std::set<void *>;
 u64 device_bytes = 0;
 u64 device_limit = 1ull << 40;
 u64 calls = 0;

@@ -259,6 +259,11 @@ impl LentDevice {
         self.run(|tensor| tensor.recv.part(bytes).decode_set(codec, encoded))
     }
 
+    /// Puts elements where some of the bytes of the result go.
+    pub(crate) fn set(&self, bytes: Range<usize>, elements: &[u8]) -> Option<Result<(), CudaError>> {
+        self.run(|tensor| tensor.recv.part(bytes).write(0, elements))
+    }
+
     /// A copy of some of the bytes that it contributes.
     pub(crate) fn to_host(&self, bytes: Range<usize>) -> Option<Result<Vec<u8>, CudaError>> {
         self.run(|tensor| tensor.send.part(bytes).to_vec())

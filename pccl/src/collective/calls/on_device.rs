@@ -57,9 +57,13 @@ fn is_quantised_there(
     let Some(quantisation) = part.quantisation else { return Ok(false) };
     let codec = quantisation.codec(part.data_type, part.op);
     let codec = codec.map_err(|error| Error::InvalidArgument(error.to_string()))?;
-    // What stays with its owner is not encoded at the end, and what is put together comes from two buffers.
-    let is_whole = matches!(collective, Collective::AllReduce(_) | Collective::Broadcast(_));
-    if is_whole { device.has_codec(&codec) } else { Ok(false) }
+    // Where each rank has a part, what is put together or taken apart is in two buffers.
+    match collective {
+        Collective::AllReduce(_) | Collective::Broadcast(_) | Collective::Reduce(_) => {
+            device.has_codec(&codec)
+        }
+        _ => Ok(false),
+    }
 }
 
 /// The chunk that this rank needs first, of how many; those with falling numbers follow.

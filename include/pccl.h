@@ -1107,6 +1107,15 @@ PCCL_EXPORT pcclResult_t pcclIterationGetMember(pcclIteration_t *iteration, uint
 /* How many devices of CUDA this process can use; 0 where there is no driver. */
 PCCL_EXPORT pcclResult_t pcclGetDeviceCount(uint32_t *count_out);
 
+/* Says where the buffers of all collectives are that the calling thread begins from now on, of whatever communicator:
+ * all of them on a device, if on_device is true, otherwise on the host, as they are at first; then the stream is NULL.
+ * A collective begins after what is queued then on the stream (a CUstream or cudaStream_t of the same device; NULL: the
+ * default one). When it is over, what it has written is there, and after a failure the buffers are what they would be
+ * on the host; copies go on beside the data's way. Other peers may have theirs elsewhere. A buffer that is no memory of
+ * a device, or no driver, gives pcclInvalidArgument. It does not change calls that take a stream of their own, nor
+ * shared state. */
+PCCL_EXPORT pcclResult_t pcclSetThreadDevice(bool on_device, void *stream);
+
 /* As pcclAllReduce and pcclAllReduceAsync, of buffers on a device, both after what is queued on the stream (a CUstream
  * or cudaStream_t of the same device; NULL: the default one), for which these wait. If it is quantised by blocks or
  * casts, it is encoded and decoded on the device, and only what travels is copied; otherwise copies go on beside the
@@ -1120,7 +1129,7 @@ PCCL_EXPORT pcclResult_t pcclAllReduceOnDeviceAsync(const void *sendbuf, void *r
                                                     const pcclComm_t *communicator,
                                                     pcclAsyncReduceOp_t *reduce_handle_out);
 
-/* Memory of the host that stands for a tensor on a device in collectives. */
+/* Memory of the host that stands for a tensor on a device in collectives: for results that a stream waits for. */
 typedef struct pcclStaged_t pcclStaged_t;
 
 /* Gives memory of the host, *host_out, in the place of so many bytes on a device, for any collective, synchronous or

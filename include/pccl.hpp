@@ -85,6 +85,16 @@ inline void thread_call_timeout(std::uint64_t milliseconds) {
     check(pcclSetThreadCallTimeout(milliseconds), "set call time-out of the thread");
 }
 
+// While it lives the buffers of all collectives that the calling thread begins are on a device, after what is queued on
+// the stream: see pcclSetThreadDevice. They do not nest.
+class OnDevice {
+public:
+    explicit OnDevice(void *stream = nullptr) { check(pcclSetThreadDevice(true, stream), "set device of the thread"); }
+    ~OnDevice() { pcclSetThreadDevice(false, nullptr); }
+    OnDevice(const OnDevice &) = delete;
+    OnDevice &operator=(const OnDevice &) = delete;
+};
+
 // A time as the C interface has it.
 inline std::uint64_t milliseconds_of(Milliseconds time) {
     return time == no_timeout ? PCCL_NO_TIMEOUT : static_cast<std::uint64_t>(time.count());

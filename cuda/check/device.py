@@ -1,6 +1,6 @@
 """Tensors on a device, checked and measured: on a machine with a driver of CUDA, or on the stand-in.
 
-    python cuda/check/device.py [--mebibytes 1024]
+    python cuda/check/device.py [--mebibytes 1024] [--checks-only]
 
 Needs the package for Python, numpy, and NVRTC where the loader finds it. Ends with an error at the first thing that is
 wrong. Two peers are threads of this process, on the first device.
@@ -91,10 +91,10 @@ class Program:
 
 
 class Array:
-    """An array on the device."""
+    """An array on the device, made on a stream."""
 
-    def __init__(self, device, like):
-        self.device, self.like = device, like
+    def __init__(self, device, like, stream=None):
+        self.device, self.like, self.stream = device, like, stream
         self.address = ctypes.c_uint64()
         device.call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(like.nbytes))
         self.put(like)
@@ -119,7 +119,7 @@ class Array:
     @property
     def __cuda_array_interface__(self):
         return {"shape": self.like.shape, "typestr": self.like.dtype.str, "data": (self.address.value, False),
-                "strides": None, "version": 3, "stream": None}
+                "strides": None, "version": 3, "stream": self.stream}
 
 
 def together(device, work):
@@ -193,6 +193,142 @@ def check_reduces(device):
 
     together(device, work)
     print("reduces: right for 5 types")
+
+
+def check_collectives(device):
+    """All other kinds, by small messages and by large ones, leave what they leave on the host."""
+
+    def work(comm, rank):
+        def on_device(content):
+            array = Array(device, content)
+            arrays.append(array)
+            return array
+
+        def numbers(first, count):
+            return (first + numpy.arange(count) % 1000).astype(numpy.float32)
+
+        def same(array, content):
+            assert (array.get() == content).all()
+
+        for count in (11, 2_000_003):
+            arrays = []
+            one = on_device(numbers(rank, count))
+            comm.broadcast(one, 1)
+            same(one, numbers(1, count))
+            comm.reduce(one, 0, op="sum")
+            same(one, (1 if rank else 2) * numbers(1, count))
+            both, own = on_device(numpy.zeros(2 * count, numpy.float32)), on_device(numbers(rank, count))
+            comm.all_gather(own, both)
+            same(both, numpy.concatenate([numbers(0, count), numbers(1, count)]))
+            comm.reduce_scatter(both, one, op="avg")
+            same(one, numbers(rank, count))
+            comm.weighted_average(one, rank)
+            same(one, numbers(1, count))
+            comm.all_reduce_many([one, both], op="max")
+            same(one, numbers(1, count))
+            assert comm.clip_to_median(one, 3.0).scale == 1
+            segments = comm.all_reduce_in_segments(one, segment_bytes=1 << 20, op="avg")
+            assert len(segments) == max(1, -(-4 * count // (1 << 20)))
+            same(one, numbers(1, count))
+            handles = [comm.send_async(own, 1 - rank), comm.recv_async(one, 1 - rank)]
+            for handle in handles:
+                handle.result()
+            same(one, numbers(1 - rank, count))
+            for array in arrays:
+                array.free()
+
+    together(device, work)
+    print("all other collectives: right, of few elements and of many")
+
+
+def check_streams(device):
+    """Calls begin after what is queued on the stream that an array names, however much that is."""
+
+    def work(comm, rank):
+        size = 4_000_001
+        stream, pinned = ctypes.c_void_p(), ctypes.c_void_p()
+        device.call("cuStreamCreate", ctypes.byref(stream), 1)
+        device.call("cuMemHostAlloc", ctypes.byref(pinned), ctypes.c_size_t(4 * size), 0)
+        queued = numpy.ctypeslib.as_array(ctypes.cast(pinned, ctypes.POINTER(ctypes.c_float)), (size,))
+        queued[:] = 1 + rank
+        array = Array(device, numpy.zeros(size, numpy.float32), stream.value)
+        for call, result in ((lambda: comm.all_reduce(array, op="sum"), 3), (lambda: comm.broadcast(array, 1), 2)):
+            for _ in range(20):
+                device.call("cuMemcpyHtoDAsync_v2", array.address, pinned, ctypes.c_size_t(4 * size), stream)
+            call()
+            assert (array.get() == result).all(), result
+        array.free()
+        device.call("cuStreamDestroy_v2", stream)
+        device.call("cuMemFreeHost", pinned)
+
+    together(device, work)
+    print("calls begin after what is queued on a stream: right")
+
+
+def check_memory(device):
+    """What many calls leave on the device: nothing."""
+    if not hasattr(device.driver, "cuMemGetInfo_v2"):
+        return print("memory of the device after many calls: this driver does not say")
+
+    def left():
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        device.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def work(comm, rank):
+        array = Array(device, numpy.ones(3_000_001, numpy.float32))
+
+        def calls(times):
+            for _ in range(times):
+                comm.all_reduce(array, op="max")
+                comm.broadcast(array, 0)
+            comm.barrier()
+
+        calls(3)
+        before = left()
+        calls(50)
+        after = left()
+        comm.barrier()
+        array.free()
+        return before - after
+
+    lost = together(device, work)
+    assert lost <= 0, f"{lost} bytes are missing"
+    print("memory of the device after many calls: as before")
+
+
+def check_torch():
+    """Tensors of torch, on the stream that is its current one."""
+    try:
+        import torch
+    except ImportError:
+        return print("tensors of torch: left out, there is no torch")
+    if not torch.cuda.is_available():
+        return print("tensors of torch: left out, this torch has no CUDA")
+
+    def peer(comm, rank):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            heavy = torch.full((2048, 2048), 0.5, device="cuda")
+            for _ in range(20):
+                heavy = heavy @ heavy / 512
+            tensor = heavy + rank
+            expected = (2 * heavy + 1).clone()
+            comm.all_reduce(tensor, op="sum")
+            assert torch.equal(tensor, expected)
+            comm.broadcast(tensor, 1)
+            assert torch.equal(tensor, expected)
+            half = torch.full((1_000_003,), 1.0 + rank, device="cuda", dtype=torch.bfloat16)
+            comm.all_reduce_many([half, tensor], op="max")
+            assert (half == 2).all() and torch.equal(tensor, expected)
+
+    class Entered:
+        """torch makes the device that of each of its threads by itself."""
+
+        def enter(self):
+            torch.cuda.set_device(0)
+
+    together(Entered(), peer)
+    print("tensors of torch: right, on a stream of their own")
 
 
 def check_results_on_stream(device):
@@ -350,6 +486,7 @@ def measure(device, mebibytes):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mebibytes", type=int, default=1024, help="size of what is measured with")
+    parser.add_argument("--checks-only", action="store_true", help="measures nothing")
     parser.add_argument("--first-use", action="store_true", help="only prints the seconds of the first sync")
     arguments = parser.parse_args()
     device = Device()
@@ -362,7 +499,13 @@ def main():
     check_reduces(device)
     check_quantised(device)
     check_pipeline(device)
+    check_collectives(device)
+    check_streams(device)
     check_results_on_stream(device)
+    check_memory(device)
+    check_torch()
+    if arguments.checks_only:
+        return
     check_kernel_cache()
     measure_kernels(device, min(arguments.mebibytes, 1024))
     measure(device, arguments.mebibytes)

@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "shim.h"
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -79,12 +80,16 @@ Context contexts[DEVICES] = {{0}, {1}};
 thread_local std::vector<Context *> current;
 std::map<u64, Range> device_memory;
 std::map<u64, u64> pinned_memory;
-std::set<void *> streams, events, modules;
+/// Never destroyed: whatever is not given back is still there when the process ends.
+std::set<void *> &streams = *new std::set<void *>, &events = *new std::set<void *>, &modules = *new std::set<void *>;
 u64 device_bytes = 0;
 u64 device_limit = 1ull << 40;
 u64 calls = 0;
 u64 fail_at = 0;
 Result fail_with = SUCCESS;
+/// The call with this number waits until somebody lets it go.
+u64 hold_at = 0;
+std::condition_variable_any released;
 /// The error that took the device with it.
 Result lost = SUCCESS;
 u64 kernels_run = 0;
@@ -110,8 +115,9 @@ Result enter() {
     if (lost != SUCCESS) {
         return lost;
     }
-    calls++;
-    if (fail_at != 0 && calls == fail_at) {
+    const u64 number = ++calls;
+    released.wait(lock, [&] { return hold_at != number; });
+    if (fail_at != 0 && number == fail_at) {
         if (takes_device(fail_with)) {
             lose(fail_with);
         }
@@ -568,6 +574,19 @@ API void standin_fail(u64 number, Result error) {
     lost = SUCCESS;
 }
 
+/// The call with this number from now on waits; 0: none does any more.
+API void standin_hold(u64 number) {
+    LOCKED;
+    hold_at = number == 0 ? 0 : calls + number;
+    released.notify_all();
+}
+
+/// Whether a call waits.
+API bool standin_holds() {
+    LOCKED;
+    return hold_at != 0 && calls >= hold_at;
+}
+
 /// So many bytes a device has from now on.
 API void standin_limit(u64 bytes) {
     LOCKED;
@@ -575,7 +594,7 @@ API void standin_limit(u64 bytes) {
 }
 
 /// 0: calls so far, 1: kernels that ran, 2: bytes copied to the host, 3: to a device, 4: device memory in use, 5:
-/// pinned memory in use, 6: streams, 7: events, 8: operations that are queued on streams.
+/// pinned memory in use, 6: streams, 7: events, 8: operations that are queued on streams, 9: modules.
 API u64 standin_count(u32 what) {
     LOCKED;
     u64 pinned = 0;
@@ -587,7 +606,7 @@ API u64 standin_count(u32 what) {
         queued += ((Stream *)stream)->operations.size();
     }
     const u64 counts[] = {calls,        kernels_run, bytes_to_host,  bytes_to_device,
-                          device_bytes, pinned,      streams.size(), events.size(), queued};
+                          device_bytes, pinned,      streams.size(), events.size(), queued, modules.size()};
     return counts[what];
 }
 

@@ -25,7 +25,8 @@ jmp_buf scheduler;
 Thread *running;
 void (*kernel_now)(void **);
 void **params_now;
-std::vector<Thread *> all;
+/// Never destroyed: what it holds lives as long as the process.
+std::vector<Thread *> &all = *new std::vector<Thread *>;
 
 void leave() {
     if (_setjmp(running->place) == 0) {

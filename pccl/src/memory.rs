@@ -12,12 +12,15 @@ mod on_device;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_tests;
+mod span;
 mod staged;
 
 pub(crate) use backup::Backup;
 pub(crate) use content::{LentContent, Piece, RawState, device_error, digests_on_devices};
-pub(crate) use on_device::{LentDevice, OnDevice};
-pub(crate) use pipeline::Pipeline;
+pub(crate) use on_device::{LentDevice, OnDevice, Role};
+pub(crate) use pipeline::{Hearer, Pipeline};
+pub(crate) use span::Span;
+pub use span::{Source, Target};
 pub use staged::Staged;
 
 use pccl_cuda::DeviceMemory;
@@ -131,130 +134,6 @@ pub(crate) fn check_part(part: &PartDescriptor) -> Result<(), crate::Error> {
     })
 }
 
-/// Elements that a collective reads. Made of a slice of numbers.
-#[derive(Debug)]
-pub struct Source<'a> {
-    start: *const u8,
-    count: usize,
-    data_type: DataType,
-    lent: PhantomData<&'a [u8]>,
-}
-
-impl<'a, T: Element> From<&'a [T]> for Source<'a> {
-    fn from(data: &'a [T]) -> Self {
-        let (count, data_type) = (data.len(), T::DATA_TYPE);
-        Self { start: data.as_ptr().cast(), count, data_type, lent: PhantomData }
-    }
-}
-
-impl Source<'_> {
-    /// Elements of a type that is known at run time only, at any address.
-    ///
-    /// # Safety
-    /// For as long as `'a`, `count` elements at `start` are valid for reads and nobody writes them. They are at most
-    /// `isize::MAX` bytes and, even if there are none, `start` is not null.
-    pub unsafe fn from_raw(start: *const u8, count: usize, data_type: DataType) -> Self {
-        Self { start, count, data_type, lent: PhantomData }
-    }
-
-    /// Number of elements.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Their type.
-    pub(crate) fn data_type(&self) -> DataType {
-        self.data_type
-    }
-
-    /// The memory, for an operation that keeps the promise of the borrow.
-    pub(crate) fn span(&self) -> Span {
-        let bytes = self.count.saturating_mul(self.data_type.size_bytes());
-        Span { start: self.start.cast_mut(), bytes }
-    }
-}
-
-/// Elements that a collective writes. Made of a mutable slice of numbers.
-#[derive(Debug)]
-pub struct Target<'a> {
-    start: *mut u8,
-    count: usize,
-    data_type: DataType,
-    lent: PhantomData<&'a mut [u8]>,
-}
-
-impl<'a, T: Element> From<&'a mut [T]> for Target<'a> {
-    fn from(data: &'a mut [T]) -> Self {
-        let (count, data_type) = (data.len(), T::DATA_TYPE);
-        Self { start: data.as_mut_ptr().cast(), count, data_type, lent: PhantomData }
-    }
-}
-
-impl Target<'_> {
-    /// Elements of a type that is known at run time only, at any address.
-    ///
-    /// # Safety
-    /// For as long as `'a`, `count` elements at `start` are valid for reads and writes and nobody else uses them.
-    /// They are at most `isize::MAX` bytes and, even if there are none, `start` is not null.
-    pub unsafe fn from_raw(start: *mut u8, count: usize, data_type: DataType) -> Self {
-        Self { start, count, data_type, lent: PhantomData }
-    }
-
-    /// Number of elements.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Their type.
-    pub(crate) fn data_type(&self) -> DataType {
-        self.data_type
-    }
-
-    /// The memory, for an operation that keeps the promise of the borrow.
-    pub(crate) fn span(&self) -> Span {
-        Span { start: self.start, bytes: self.count.saturating_mul(self.data_type.size_bytes()) }
-    }
-
-    /// As a tensor of a collective in place.
-    pub(crate) fn in_place(&self) -> RawTensor {
-        RawTensor::new(self.start, self.start, self.span().bytes)
-    }
-}
-
-/// Caller's memory that no other thread than the operation's own ever touches: it is never lent to links.
-#[derive(Debug, Clone)]
-pub(crate) struct Span {
-    start: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: one thread at a time uses it (the caller's, or before the vote the one that votes), and the memory behind
-// it is plain numbers (`Element`).
-unsafe impl Send for Span {}
-// SAFETY: as above: the operation that owns it orders its uses.
-unsafe impl Sync for Span {}
-
-impl Span {
-    /// The addresses.
-    pub(crate) fn range(&self) -> Range<usize> {
-        let start = self.start as usize;
-        start..start + self.bytes
-    }
-
-    /// Reads the memory.
-    pub(crate) fn view<R>(&self, work: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: the caller's borrow covers these bytes until the operation is over, and only the operation uses them.
-        work(unsafe { std::slice::from_raw_parts(self.start, self.bytes) })
-    }
-
-    /// Writes the memory. Only of a [`Target`].
-    pub(crate) fn update<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
-        // SAFETY: the caller's exclusive borrow covers these bytes until the operation is over, and only the
-        // operation's present thread uses them.
-        work(unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) })
-    }
-}
-
 /// Pointers to a tensor of the caller. See the module's documentation for who keeps them valid.
 #[derive(Debug, Clone)]
 pub(crate) struct RawTensor {
@@ -269,7 +148,7 @@ pub(crate) struct RawTensor {
     /// If it is on a device: then the pointers are addresses there, and nobody follows them.
     device: Option<OnDevice>,
     /// If it stands for a tensor on a device: where the contribution comes from, and where the result goes.
-    stands_for: Option<[Arc<dyn Origin>; 2]>,
+    stands_for: Option<Origins>,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -277,6 +156,13 @@ pub(crate) struct RawTensor {
 unsafe impl Send for RawTensor {}
 // SAFETY: as above; a shared `RawTensor` offers nothing but the making of `Lent` memory.
 unsafe impl Sync for RawTensor {}
+
+/// Where the contribution of a tensor comes from that is elsewhere, and where its result goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Origins {
+    pub(crate) contribution: Arc<dyn Origin>,
+    pub(crate) result: Arc<dyn Origin>,
+}
 
 /// The memory of one tensor as one attempt of a collective uses it.
 #[derive(Debug)]
@@ -335,7 +221,7 @@ impl RawTensor {
     }
 
     /// A tensor on a device. Before the outcome nothing is written there but a receive buffer, so nothing is saved.
-    fn on_device(device: OnDevice) -> Self {
+    pub(crate) fn on_device(device: OnDevice) -> Self {
         let address = |memory: &DeviceMemory| memory.range().start as usize as *mut u8;
         let (send, recv) = device.memories();
         let raw = Self::new(address(send), address(recv), device.bytes());
@@ -347,10 +233,14 @@ impl RawTensor {
         self.device.as_ref()
     }
 
-    /// Memory of the caller that a collective only reads, for one in which this rank only gives.
-    pub(crate) fn read_only(data: &Span) -> Self {
-        let Span { start, bytes } = *data;
-        Self { is_saved: false, is_read_only: true, ..Self::new(start, start, bytes) }
+    /// Memory of the caller in place, of which a collective makes this use.
+    pub(super) fn in_place(start: *mut u8, bytes: usize, role: Role) -> Self {
+        let raw = Self::new(start, start, bytes);
+        match role {
+            // Nothing is folded into it, and it may be left with anything in it when the collective fails.
+            Role::Gives | Role::Gets => raw.without_backup(),
+            Role::Folds | Role::Exchanges | Role::Replaces => raw,
+        }
     }
 
     /// The same memory, in place, for a collective that folds nothing into it and may leave anything there when it
@@ -359,6 +249,11 @@ impl RawTensor {
         assert!(self.in_place, "what is only read is not saved in any case");
         self.is_saved = false;
         self
+    }
+
+    /// The same memory, which is not written.
+    fn read_only(self) -> Self {
+        Self { is_read_only: true, ..self.without_backup() }
     }
 
     /// From one part of the library's memory into another part of it, as long; the operation keeps `room`.
@@ -370,17 +265,25 @@ impl RawTensor {
         Self::new(send, recv, bytes)
     }
 
-    /// The same, in the place of a tensor on a device: where its contribution comes from, and where its result goes.
-    pub(crate) fn standing_for(self, contribution: Arc<dyn Origin>, result: Arc<dyn Origin>) -> Self {
-        assert!(!self.in_place || self.bytes == 0, "what comes down stays what it is");
-        Self { stands_for: Some([contribution, result]), ..self }
+    /// A part of the library's memory in place, of which nothing is saved; the operation keeps `room`.
+    fn part_of(room: &Backup, bytes: Range<usize>) -> Self {
+        let length = room.checked(&bytes);
+        // SAFETY: the range lies inside the allocation, which was just checked.
+        let start = unsafe { room.start.add(bytes.start) };
+        Self::new(start, start, length).without_backup()
+    }
+
+    /// The same, in the place of a tensor on a device.
+    fn standing_for(self, origins: Origins) -> Self {
+        let is_kept = !self.is_saved || !self.in_place || self.bytes == 0;
+        assert!(is_kept, "what comes down stays what it is");
+        Self { stands_for: Some(origins), ..self }
     }
 
     /// From the caller's memory into that of the library, from its beginning on; the operation keeps `room`.
-    pub(crate) fn into_room(send: &Span, room: &Backup) -> Self {
-        let bytes = room.checked(&(0..send.bytes));
-        let (send, recv) = (send.start, room.start);
-        Self::new(send, recv, bytes)
+    fn from_into(send: *const u8, bytes: usize, room: &Backup) -> Self {
+        let bytes = room.checked(&(0..bytes));
+        Self::new(send, room.start, bytes)
     }
 
     /// Some of its bytes.
@@ -393,11 +296,19 @@ impl RawTensor {
 
     /// Copies `from` to the byte `at`. Only while nothing of the tensor is lent to threads that use it: before the
     /// vote.
-    pub(crate) fn put(&self, at: usize, from: &Span) {
-        assert!(self.device.is_none() && at <= self.bytes && from.bytes <= self.bytes - at);
+    pub(crate) fn put(&self, at: usize, from: &[u8]) {
+        assert!(self.device.is_none() && at <= self.bytes && from.len() <= self.bytes - at);
         // SAFETY: the place was just checked, the caller's exclusive borrow covers it, `from` is another borrow, and
         // nobody sends anything before this peer has voted.
-        unsafe { std::ptr::copy_nonoverlapping(from.start, self.recv.add(at), from.bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.recv.add(at), from.len()) };
+    }
+
+    /// Reads some bytes of the result. Only after the gate of the attempt has drained.
+    pub(crate) fn view_result<R>(&self, bytes: Range<usize>, work: impl FnOnce(&[u8]) -> R) -> R {
+        assert!(self.device.is_none() && bytes.start <= bytes.end && bytes.end <= self.bytes);
+        // SAFETY: the range was just checked; whoever owns the memory has lent it until the operation is over, and no
+        // other thread uses it any more.
+        work(unsafe { std::slice::from_raw_parts(self.recv.add(bytes.start), bytes.len()) })
     }
 
     /// The first element of what this peer contributes that is not finite. Before the operation begins.
@@ -405,10 +316,11 @@ impl RawTensor {
         if let Some(device) = &self.device {
             return device.first_non_finite(data_type);
         }
-        if let Some([contribution, _]) = &self.stands_for
-            && !contribution.arrived(&(0..self.bytes))
+        if let Some(origins) = &self.stands_for
+            && !origins.contribution.arrived(&(0..self.bytes))
         {
-            return Err(crate::Error::System("a tensor on a device could not be read".to_owned().into()));
+            // Whoever brings it says so when this peer has voted.
+            return Ok(None);
         }
         // SAFETY: the borrow of whoever owns these bytes covers them until the operation is over, and as it has not
         // begun, nobody writes them.
@@ -440,24 +352,31 @@ impl RawTensor {
         } else if self.is_read_only {
             // SAFETY: the caller's shared borrow covers `bytes` bytes at `send` until the gate has drained.
             let data = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };
+            let data = self.comes_from(data, |origins| &origins.contribution);
             PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
         } else if self.in_place {
             // SAFETY: the caller's borrow covers `bytes` bytes at `recv`, exclusively, until the gate has drained
             // (module documentation).
             let data = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
+            let data = self.comes_from(data, |origins| &origins.result);
             PartMemory::InPlace { data, backup: backup.lend(saved, gate) }
         } else {
             // SAFETY: the caller's shared borrow covers `bytes` bytes at `send` until the gate has drained.
             let send = unsafe { Lent::read_only(self.send, self.bytes, gate.clone()) };
             // SAFETY: the caller's exclusive borrow covers `bytes` bytes at `recv` until the gate has drained.
             let recv = unsafe { Lent::new(self.recv, self.bytes, true, gate.clone()) };
-            match self.stands_for.clone() {
-                None => PartMemory::OutOfPlace { send, recv },
-                Some([contribution, result]) => PartMemory::OutOfPlace {
-                    send: send.standing_for(contribution),
-                    recv: recv.standing_for(result),
-                },
+            PartMemory::OutOfPlace {
+                send: self.comes_from(send, |origins| &origins.contribution),
+                recv: self.comes_from(recv, |origins| &origins.result),
             }
+        }
+    }
+
+    /// Lent memory of this tensor with one of its origins, if it has some.
+    fn comes_from(&self, lent: Lent, which: impl Fn(&Origins) -> &Arc<dyn Origin>) -> Lent {
+        match &self.stands_for {
+            Some(origins) => lent.standing_for(which(origins).clone()),
+            None => lent,
         }
     }
 

@@ -1,7 +1,7 @@
 """Memory of tensors, arrays, and whatever else has some."""
 
 import ctypes
-from typing import Any, Optional
+from typing import Any, List, Optional, Tuple
 
 from . import _devices
 from ._enums import DataType
@@ -87,6 +87,21 @@ def buffer_of(source: Any, *, writable: bool) -> Buffer:
     view = view_of(source, writable)
     dtype = dtype_of_format(view.format, view.itemsize)
     return Buffer(view.pointer, view.bytes // view.itemsize, dtype, (source, view))
+
+
+def buffers_of(*wanted: Tuple[Any, bool]) -> Tuple[List[Buffer], Optional[int]]:
+    """The memory of all buffers of a collective, each given with whether it is written, and a stream if all of them are
+    on a device and used there. Otherwise those on a device have memory of the host in their place; so it is, too, if
+    the stream is to wait for the result."""
+    if not _devices.results_are_on_stream():
+        arrays = [device_array_of(source, writable=writable) for source, writable in wanted]
+        there = [array for array in arrays if array is not None]
+        if there and len(there) == len(arrays):
+            for other in there[1:]:
+                if other.stream != there[0].stream:
+                    other.settle()
+            return [Buffer(array.pointer, array.count, array.dtype, array) for array in there], there[0].stream
+    return [buffer_of(source, writable=writable) for source, writable in wanted], None
 
 
 def device_array_of(source: Any, *, writable: bool) -> Optional[_devices.DeviceArray]:

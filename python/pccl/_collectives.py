@@ -5,7 +5,7 @@ from ctypes import byref, c_bool, c_size_t
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from ._arguments import U32, U64, integer, limit_ms
-from ._buffers import Buffer, buffer_of
+from ._buffers import Buffer, buffers_of
 from ._calls import GRACE_S, blocking
 from ._descriptors import (
     Clip,
@@ -16,7 +16,9 @@ from ._descriptors import (
     Segment,
     describe,
     pair,
+    pairs_of,
 )
+from ._devices import on_device
 from ._enums import ReduceOp
 from ._errors import InvalidBuffer, PCCLError
 from ._library import library, structs
@@ -130,7 +132,7 @@ class Collectives:
         as before. The same call again would reduce them twice.
         """
         limit, step = (None if timeout is None else limit_ms(timeout)), integer(segment_bytes, "segment_bytes", 1, _I64)
-        given, taken = pair(send, recv, operand_descriptor)
+        (given, taken), stream = pair(send, recv, operand_descriptor)
         describe(given, op, 0, operand_descriptor, quantization_options)
         name = self._tag(tag)
         described = describe(given, op, name, operand_descriptor, quantization_options)
@@ -146,7 +148,7 @@ class Collectives:
             # What Ctrl-C leaves behind uses the buffers until it is over.
             blocking("Communicator.all_reduce_in_segments", "pcclAllReduceInSegments", given.pointer, taken.pointer,
                      byref(descriptor), self._handle, step, None, segments, len(segments), byref(done),
-                     on_interrupt=lambda: self._end(name), limit_ms=limit,
+                     on_interrupt=lambda: self._end(name), limit_ms=limit, stream=stream,
                      keep=(self, given, taken, descriptor, segments, done))
         except PCCLError as error:
             error.done = told()
@@ -171,9 +173,10 @@ class Collectives:
         if not math.isfinite(number) or number <= 0:
             raise ValueError(f"a factor of {factor}")
         sources = data if isinstance(data, (list, tuple)) else [data]
-        buffers = [pair(one, None, operand_descriptor)[0] for one in sources]
-        if not buffers:
+        if not sources:
             raise ValueError("there has to be at least one buffer")
+        pairs, stream = pairs_of(sources, [None] * len(sources), operand_descriptor)
+        buffers = [given for given, _ in pairs]
         name = self._tag(tag)
         described = [describe(one, ReduceOp.SUM, name, operand_descriptor, None) for one in buffers]
         parts = [ReduceOpDescriptor(one.pointer, one.pointer, it).to_c() for one, it in zip(buffers, described)]
@@ -183,7 +186,7 @@ class Collectives:
             # What Ctrl-C leaves behind uses the buffers until it is over.
             blocking("Communicator.clip_to_median", "pcclClipToMedian", array, len(parts), number, self._handle,
                      byref(clip), norms, len(norms), on_interrupt=lambda: self._end(name), limit_ms=limit,
-                     keep=(self, buffers, array, clip, norms))
+                     stream=stream, keep=(self, buffers, array, clip, norms))
         except PCCLError:
             finish(buffers, False)
             raise
@@ -218,7 +221,7 @@ class Collectives:
 
     def send_async(self, data: Any, dst: int, *, tag: int = 0) -> AsyncReduceHandle:
         """Begins a ``send``."""
-        return self._between("send", library.pcclSendAsync, buffer_of(data, writable=False), dst, tag)
+        return self._between("send", library.pcclSendAsync, (data, False), dst, tag)
 
     def recv(self, data: Any, src: int, *, tag: int = 0, timeout: Optional[float] = None) -> ReduceInfo:
         """Puts what the peer with rank ``src`` gives by ``send`` into ``data``. After a failure the content of ``data``
@@ -228,36 +231,43 @@ class Collectives:
 
     def recv_async(self, data: Any, src: int, *, tag: int = 0) -> AsyncReduceHandle:
         """Begins a ``recv``."""
-        return self._between("recv", library.pcclRecvAsync, buffer_of(data, writable=True), src, tag)
+        return self._between("recv", library.pcclRecvAsync, (data, True), src, tag)
 
-    def _between(self, call: str, begin: Any, buffer: Buffer, other: int, tag: int) -> AsyncReduceHandle:
+    def _between(self, call: str, begin: Any, wanted: Tuple[Any, bool], other: int, tag: int) -> AsyncReduceHandle:
         # The counter of tags is for what all peers call.
         rank, number = integer(other, "rank", 0, U32), integer(tag, "tag", 0, U64)
+        (buffer,), stream = buffers_of(wanted)
         descriptor, c_op = describe(buffer, ReduceOp.SUM, number, None, None).to_c(), structs.AsyncReduceOp()
-        code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
+        with on_device(stream):
+            code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
         return self._begun(call, code, c_op, buffer)
 
     def _rooted(self, call: str, data: Any, root: int, op: Optional[Union[ReduceOp, str]], tag: Optional[int],
                 quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        buffer, rank = buffer_of(data, writable=True), integer(root, "root", 0, U32)
+        (buffer,), stream = buffers_of((data, True))
+        rank = integer(root, "root", 0, U32)
         descriptor, c_op = self._described(buffer, op, tag, quantization), structs.AsyncReduceOp()
         begin = library.pcclBroadcastAsync if op is None else library.pcclReduceAsync
-        code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
+        with on_device(stream):
+            code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
         return self._begun(call, code, c_op, buffer)
 
     def _weighted(self, data: Any, weight: float, tag: Optional[int],
                   quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        buffer, number = buffer_of(data, writable=True), float(weight)
+        (buffer,), stream = buffers_of((data, True))
+        number = float(weight)
         if not math.isfinite(number) or number < 0:
             raise ValueError(f"a weight of {weight}")
         descriptor, c_op = self._described(buffer, None, tag, quantization), structs.AsyncReduceOp()
-        code = library.pcclWeightedAverageAsync(buffer.pointer, number, byref(descriptor), self._handle, byref(c_op))
+        with on_device(stream):
+            code = library.pcclWeightedAverageAsync(buffer.pointer, number, byref(descriptor), self._handle,
+                                                    byref(c_op))
         return self._begun("weighted_average", code, c_op, buffer)
 
     def _parts(self, call: str, send: Any, recv: Any, op: Optional[Union[ReduceOp, str]],
                counts: Optional[Sequence[int]], tag: Optional[int],
                quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        given, taken = buffer_of(send, writable=False), buffer_of(recv, writable=True)
+        (given, taken), stream = buffers_of((send, False), (recv, True))
         if given.dtype is not taken.dtype:
             raise InvalidBuffer(f"{given.dtype.name} to send, {taken.dtype.name} to receive")
         by_rank = None if counts is None else [integer(count, "a count", 0, _I64) for count in counts]
@@ -269,7 +279,9 @@ class Collectives:
         else:
             begin = library.pcclAllGatherVAsync if op is None else library.pcclReduceScatterVAsync
             front = (*front, (c_size_t * len(by_rank))(*by_rank), len(by_rank))
-        return self._begun(call, begin(*front, *end), c_op, (given, taken))
+        with on_device(stream):
+            code = begin(*front, *end)
+        return self._begun(call, code, c_op, (given, taken))
 
     def _described(self, buffer: Buffer, op: Optional[Union[ReduceOp, str]], tag: Optional[int],
                    quantization: Optional[QuantizationOptions]) -> Any:

@@ -20,9 +20,10 @@ from ._descriptors import (
     ReduceOperandDescriptor,
     World,
     describe,
-    device_pair,
     pair,
+    pairs_of,
 )
+from ._devices import on_device
 from ._enums import Attribute, ReduceOp, Result, Schedule
 from ._errors import ConnectFailed, PCCLError
 from ._library import library, structs
@@ -366,17 +367,13 @@ class Communicator(Training, Collectives, Sharing):
     def _launch(self, call: str, send: Any, recv: Any, op: Union[ReduceOp, str], tag: Optional[int],
                 operand: Optional[ReduceOperandDescriptor],
                 quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        arrays = device_pair(send, recv, operand)
-        given, taken = arrays or pair(send, recv, operand)
+        (given, taken), stream = pair(send, recv, operand)
         describe(given, op, 0, operand, quantization)
         descriptor = describe(given, op, self._tag(tag), operand, quantization).to_c()
         c_op = structs.AsyncReduceOp()
         call = f"Communicator.{call}"
-        rest = byref(descriptor), self._handle, byref(c_op)
-        if arrays is not None:
-            code = library.pcclAllReduceOnDeviceAsync(given.pointer, taken.pointer, arrays[0].stream, *rest)
-        else:
-            code = library.pcclAllReduceAsync(given.pointer, taken.pointer, *rest)
+        with on_device(stream):
+            code = library.pcclAllReduceAsync(given.pointer, taken.pointer, byref(descriptor), self._handle, byref(c_op))
         PCCLError.check(code, call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (given, taken)))
 
@@ -402,7 +399,7 @@ class Communicator(Training, Collectives, Sharing):
         takers: List[Any] = [None] * len(sends) if recvs is None else list(recvs)
         if not sends or len(takers) != len(sends):
             raise ValueError(f"{len(sends)} buffers to send, {len(takers)} to receive; there has to be at least one")
-        pairs = [pair(send, recv, None) for send, recv in zip(sends, takers)]
+        pairs, stream = pairs_of(sends, takers, None)
         ReduceOp.of(op)
         number = self._tag(tag)
         described = [describe(given, op, number, None, quantization) for given, _ in pairs]
@@ -410,7 +407,8 @@ class Communicator(Training, Collectives, Sharing):
                  for (given, taken), one in zip(pairs, described)]
         array, c_op = (structs.ReduceOpDescriptor * len(parts))(*parts), structs.AsyncReduceOp()
         call = f"Communicator.{call}"
-        PCCLError.check(library.pcclAllReduceManyAsync(array, len(parts), self._handle, byref(c_op)), call)
+        with on_device(stream):
+            PCCLError.check(library.pcclAllReduceManyAsync(array, len(parts), self._handle, byref(c_op)), call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (pairs, array)))
 
     def all_reduce_multiple_with_retry(self, descriptors: Sequence[ReduceOpDescriptor], *, max_in_flight: int = 4,

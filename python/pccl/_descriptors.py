@@ -1,11 +1,10 @@
 """What is reduced, and what came of calls."""
 
 from dataclasses import dataclass, field
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from ._arguments import U64, integer
-from ._buffers import Buffer, buffer_of, device_array_of
-from ._devices import DeviceArray, results_are_on_stream
+from ._buffers import Buffer, buffers_of
 from ._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, Schedule
 from ._errors import InvalidBuffer
 from ._library import structs
@@ -293,8 +292,8 @@ class ReduceOpDescriptor:
     def from_buffers(cls, send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
         """From tensors, arrays or anything else that has memory."""
         _instance(reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
-        given, taken = pair(send, recv, reduce_descriptor.operand_descriptor)
-        if given.staged is not None or taken.staged is not None:
+        (given, taken), stream = pair(send, recv, reduce_descriptor.operand_descriptor)
+        if stream is not None or given.staged is not None or taken.staged is not None:
             raise InvalidBuffer("buffers on devices are not for descriptors: use all_reduce_many")
         if given.count != reduce_descriptor.count:
             raise InvalidBuffer(f"{given.count} elements, but the descriptor has {reduce_descriptor.count}")
@@ -313,32 +312,31 @@ def _instance(value: Any, kind: type, what: str) -> None:
         raise TypeError(f"{what} is a {kind.__name__}, not a {type(value).__name__}")
 
 
-def pair(send: Any, recv: Any, operand: Optional[ReduceOperandDescriptor]) -> Tuple[Buffer, Buffer]:
-    """The memory of both buffers of a reduce, which have to fit. Without ``recv`` the result takes the place of
-    ``send``."""
-    given = buffer_of(send, writable=recv is None)
-    taken = given if recv is None else buffer_of(recv, writable=True)
-    _check_fit(given, taken, operand)
-    return given, taken
+def pair(send: Any, recv: Any,
+         operand: Optional[ReduceOperandDescriptor]) -> Tuple[Tuple[Buffer, Buffer], Optional[int]]:
+    """The memory of both buffers of a reduce, which have to fit, and a stream, if they are used on a device. Without
+    ``recv`` the result takes the place of ``send``."""
+    pairs, stream = pairs_of([send], [recv], operand)
+    return pairs[0], stream
 
 
-def device_pair(send: Any, recv: Any,
-                operand: Optional[ReduceOperandDescriptor]) -> Optional[Tuple[DeviceArray, DeviceArray]]:
-    """As ``pair``, if both are on a device, and nobody wants a stream to wait for the result; otherwise ``None``."""
-    if results_are_on_stream():
-        return None
-    given = device_array_of(send, writable=recv is None)
-    taken = given if recv is None else device_array_of(recv, writable=True)
-    if given is None or taken is None:
-        return None
-    _check_fit(given, taken, operand)
-    if taken.stream != given.stream:
-        taken.settle()
-    return given, taken
+def pairs_of(sends: Sequence[Any], recvs: Sequence[Any], operand: Optional[ReduceOperandDescriptor]
+             ) -> Tuple[List[Tuple[Buffer, Buffer]], Optional[int]]:
+    """The same of several reduces that are one operation."""
+    wanted = []
+    for send, recv in zip(sends, recvs):
+        wanted += [(send, True)] if recv is None else [(send, False), (recv, True)]
+    buffers, stream = buffers_of(*wanted)
+    pairs, rest = [], iter(buffers)
+    for recv in recvs:
+        given = next(rest)
+        taken = given if recv is None else next(rest)
+        _check_fit(given, taken, operand)
+        pairs.append((given, taken))
+    return pairs, stream
 
 
-def _check_fit(given: Union[Buffer, DeviceArray], taken: Union[Buffer, DeviceArray],
-               operand: Optional[ReduceOperandDescriptor]) -> None:
+def _check_fit(given: Buffer, taken: Buffer, operand: Optional[ReduceOperandDescriptor]) -> None:
     if given.count != taken.count:
         raise InvalidBuffer(f"{given.count} elements to send, {taken.count} to receive")
     if given.dtype is not taken.dtype:
@@ -349,7 +347,7 @@ def _check_fit(given: Union[Buffer, DeviceArray], taken: Union[Buffer, DeviceArr
             raise InvalidBuffer(f"elements of {given.dtype.name} are not elements of {operand.datatype.name}")
 
 
-def describe(buffer: Union[Buffer, DeviceArray], op: Union[ReduceOp, str], tag: int,
+def describe(buffer: Buffer, op: Union[ReduceOp, str], tag: int,
              operand: Optional[ReduceOperandDescriptor],
              quantization: Optional[QuantizationOptions]) -> ReduceDescriptor:
     """The descriptor of a reduce, with what was left out."""

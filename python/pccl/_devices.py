@@ -44,6 +44,20 @@ def results_are_on_stream() -> bool:
     return _on_stream.get()
 
 
+@contextlib.contextmanager
+def on_device(stream: Optional[int]) -> Iterator[None]:
+    """Within it the buffers of collectives that this thread begins are on a device, with that stream; on the host, if
+    there is none."""
+    if stream is None:
+        yield
+        return
+    PCCLError.check(library.pcclSetThreadDevice(True, stream), "naming a stream")
+    try:
+        yield
+    finally:
+        library.pcclSetThreadDevice(False, None)
+
+
 class DeviceArray:
     """Elements on a device: their address, number and type, and the stream on which they are made."""
 

@@ -139,8 +139,6 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclArePeersPending": [_HANDLE, POINTER(c_bool)],
     "pcclAllReduceAsync":
         [c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
-    "pcclAllReduceOnDeviceAsync":
-        [c_void_p, c_void_p, c_void_p, POINTER(_ReduceDescriptor), _HANDLE, POINTER(structs.AsyncReduceOp)],
     "pcclBroadcastAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclReduceAsync": [c_void_p, c_uint32, *_BEGIN],
     "pcclWeightedAverageAsync": [c_void_p, c_double, *_BEGIN],
@@ -216,6 +214,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclDumpFlight": [_HANDLE, c_char_p, *_TEXT],
     "pcclSetCallTimeout": [_HANDLE, c_uint64],
     "pcclSetThreadCallTimeout": [c_uint64],
+    "pcclSetThreadDevice": [c_bool, c_void_p],
     "pcclSetStrictPorts": [_HANDLE, c_bool],
     "pcclSetOutboundOnly": [_HANDLE, c_bool],
     "pcclSetName": [_HANDLE, c_char_p],

@@ -103,6 +103,68 @@ comm.destroy()
 """)
 
 
+def test_every_call_takes_arrays_where_they_are(standin, fleet):
+    fleet(2, DEVICE + """
+comm = join()
+rank, count = comm.world().rank, 300_000
+stream = driver.standin_stream()
+
+def numbers(first, count=count):
+    return (first + numpy.arange(count) % 1000).astype(numpy.float32)
+
+def later(content):
+    return Array(content, stream)
+
+def packed(content):
+    # DLPack is asked for the default stream.
+    return Packed(Array(content))
+
+def got(array):
+    return (array.array if isinstance(array, Packed) else array).get()
+
+for make in (later, packed):
+    a = make(numbers(rank))
+    comm.broadcast(a, 1)
+    assert (got(a) == numbers(1)).all()
+    up = driver.standin_count(3)
+    comm.reduce_async(a, 0, op="sum").result()
+    assert (got(a) == (2 if rank == 0 else 1) * numbers(1)).all()
+    assert driver.standin_count(3) - up == (4 * count if rank == 0 else 0), "only results go up"
+    both = make(numpy.zeros(2 * count, numpy.float32))
+    comm.all_gather(make(numbers(rank)), both)
+    assert (got(both) == numpy.concatenate([numbers(0), numbers(1)])).all()
+    own = make(numpy.zeros(count, numpy.float32))
+    comm.reduce_scatter(both, own, op="avg")
+    assert (got(own) == numbers(rank)).all()
+    uneven = make(numpy.zeros(count + 10, numpy.float32))
+    comm.all_gather(make(numbers(rank, 10 if rank else count)), uneven, counts=[count, 10])
+    assert (got(uneven) == numpy.concatenate([numbers(0), numbers(1, 10)])).all()
+    comm.weighted_average(own, rank)
+    assert (got(own) == numbers(1)).all()
+    clip = comm.clip_to_median([own, uneven], 3.0)
+    assert clip.scale == 1 and (got(own) == numbers(1)).all()
+    segments = comm.all_reduce_in_segments(own, segment_bytes=400_000, op="sum")
+    assert len(segments) == 3 and (got(own) == 2 * numbers(1)).all()
+    x, y = make(numbers(rank)), make(numbers(7, 3))
+    comm.all_reduce_many([x, y], op="max")
+    assert (got(x) == numbers(1)).all() and (got(y) == numbers(7, 3)).all()
+    sent, received = make(numbers(5)), make(numbers(0))
+    handles = [comm.send_async(sent, 1 - rank), comm.recv_async(received, 1 - rank)]
+    for handle in handles:
+        handle.result()
+    assert (got(received) == numbers(5)).all() and (got(sent) == numbers(5)).all()
+    # One on the host, one on a device.
+    mixed = numbers(rank)
+    comm.all_gather(mixed, both)
+    assert (got(both) == numpy.concatenate([numbers(0), numbers(1)])).all()
+host = numbers(rank)
+comm.broadcast(host, 0)
+assert (host == numbers(0)).all(), "the thread knows no device any more"
+comm.barrier()
+comm.destroy()
+""")
+
+
 def test_all_reduces_are_quantised_on_the_device(standin, fleet):
     fleet(2, DEVICE + """
 comm = join()
@@ -206,7 +268,20 @@ def test_what_a_gpu_is_checked_with_passes(standin):
     script = SOURCES.parent / "check" / "device.py"
     output = subprocess.run([sys.executable, script, "--mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
     lines = output.stdout.splitlines()
-    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 18, lines
+    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 22, lines
+
+
+def test_a_machine_without_a_gpu_is_told_what_is_missing():
+    import pccl
+
+    if pccl.cuda.device_count() > 0:
+        pytest.skip("there is a driver")
+    looked = subprocess.run([SOURCES.parents[1] / ".ci" / "gpu"], stdout=subprocess.PIPE, text=True)
+    assert looked.returncode == 1
+    for missing in ("driver of CUDA", "device of CUDA", "torch for CUDA", "nvcc", "compute-sanitizer"):
+        named = [line for line in looked.stdout.splitlines() if missing in line]
+        assert named and named[0].split()[0] in ("missing", "found"), looked.stdout
+    assert "missing  driver of CUDA" in looked.stdout and "nothing was checked" in looked.stdout
 
 
 def test_without_a_driver_the_error_says_so():

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod build;
+mod devices;
 mod examples;
 mod header;
 mod install;

@@ -17,8 +17,14 @@ pub(crate) struct Program {
 impl Program {
     /// Starts it.
     pub(crate) fn start(path: &Path, arguments: &[String]) -> Self {
+        Self::start_with(path, arguments, &[])
+    }
+
+    /// The same, with further variables of its environment.
+    pub(crate) fn start_with(path: &Path, arguments: &[String], variables: &[(&str, &Path)]) -> Self {
         let mut child = Command::new(path)
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -95,7 +101,7 @@ pub(crate) fn master() -> (Program, String) {
 }
 
 /// Tests run side by side and build each their own program.
-fn unique() -> usize {
+pub(crate) fn unique() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

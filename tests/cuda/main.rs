@@ -2,6 +2,9 @@
 
 mod collectives;
 mod failures;
+mod faults;
+mod kinds;
+mod leaks;
 mod pipeline;
 mod quantised;
 mod state;
@@ -13,13 +16,27 @@ use std::time::Duration;
 
 /// Runs `body` on each of `n` connected peers with its number.
 fn peers<R: Send>(n: usize, body: impl Fn(usize, &Communicator) -> R + Sync) -> Vec<R> {
+    peers_of(n, |_| None, body)
+}
+
+/// The same, with peers that name sites.
+fn peers_of<R: Send>(
+    n: usize,
+    site: impl Fn(usize) -> Option<String> + Sync,
+    body: impl Fn(usize, &Communicator) -> R + Sync,
+) -> Vec<R> {
     let config =
         MasterConfig { listen: "127.0.0.1:0".parse().expect("an address"), ..MasterConfig::default() };
     let master = Master::launch(config).expect("the master starts");
     let address = master.local_addr().to_string();
     let together = Barrier::new(n);
     let peer = |number: usize| {
-        let comm = Communicator::builder(&address).first_ports(0, 0).build().expect("valid settings");
+        let builder = Communicator::builder(&address).first_ports(0, 0);
+        let builder = match site(number) {
+            Some(name) => builder.site(&name),
+            None => builder,
+        };
+        let comm = builder.build().expect("valid settings");
         comm.connect().expect("connected");
         comm.wait_for_world(n, Some(Duration::from_secs(60))).expect("all are there");
         together.wait();
@@ -28,6 +45,7 @@ fn peers<R: Send>(n: usize, body: impl Fn(usize, &Communicator) -> R + Sync) -> 
         result
     };
     std::thread::scope(|scope| {
+        let peer = &peer;
         let threads: Vec<_> = (0..n).map(|number| scope.spawn(move || peer(number))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     })

@@ -20,7 +20,7 @@ fn check(standin: &Standin, peers_of_run: usize, lengths: &[usize], in_place: bo
         })
         .collect();
     let ring = Mutex::new(vec![Vec::new(); peers_of_run]);
-    let up = standin.count(Count::BytesToDevice);
+    let (down, up) = (standin.count(Count::BytesToHost), standin.count(Count::BytesToDevice));
     peers(peers_of_run, |number, comm| {
         let own: Vec<u8> = places[number].iter().flat_map(|(given, ..)| given.clone()).collect();
         ring.lock().expect("no panic")[comm.world().rank] = own;
@@ -35,8 +35,9 @@ fn check(standin: &Standin, peers_of_run: usize, lengths: &[usize], in_place: bo
         let options = LaunchOptions { schedule, ..LaunchOptions::from(()) };
         comm.call(Call::all_reduce(tensors), options).expect("reduced");
     });
-    // Each result goes up once.
+    // Each contribution comes down once, and each result goes up once.
     let all: usize = lengths.iter().sum();
+    assert_eq!(standin.count(Count::BytesToHost) - down, (peers_of_run * all) as u64);
     assert_eq!(standin.count(Count::BytesToDevice) - up, (peers_of_run * all) as u64);
     let ring = ring.into_inner().expect("no panic");
     let ring: Vec<&[u8]> = ring.iter().map(Vec::as_slice).collect();

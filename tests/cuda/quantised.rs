@@ -3,7 +3,7 @@
 use crate::{device, memory, peers};
 use pccl::{
     Block, Call, Communicator, DataType, DeviceMemory, Error, LaunchOptions, Quantisation, ReduceOp,
-    Schedule, Scheme, Tensor,
+    Schedule, Scheme, Target, Tensor,
 };
 use pccl_quant_reference::{data::elements_of, quantised_pairwise_oracle, quantised_ring_oracle};
 use pccl_testkit::{
@@ -123,6 +123,28 @@ fn pairwise_exchange_yields_the_bytes_of_the_oracle() {
         let how = (DataType::Float32, ReduceOp::Avg, Schedule::Pairwise);
         check(&standin, 3, how, affine, (150_001, in_place));
     }
+}
+
+#[test]
+fn a_reduce_to_one_peer_copies_what_travels_but_for_its_root() {
+    let standin = Standin::load().expect("the stand-in");
+    let affine = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
+    let places = places(&standin, 3, DataType::Float32, 200_001, true);
+    let down = standin.count(Count::BytesToHost);
+    let up = standin.count(Count::BytesToDevice);
+    peers(3, |number, comm| {
+        let lent = memory(places[number].send, places[number].given.len());
+        let data = Target::on_device(lent, DataType::Float32).expect("whole");
+        let call = Call::reduce(data, 1, ReduceOp::Avg).quantised(affine);
+        let options = LaunchOptions { schedule: Schedule::Ring, ..LaunchOptions::from(TAG) };
+        comm.call(call, options).expect("reduced");
+    });
+    let (down, up) = (standin.count(Count::BytesToHost) - down, standin.count(Count::BytesToDevice) - up);
+    let raw = places[0].given.len() as u64;
+    assert!(down < 2 * raw && down > raw, "{down} bytes to the host, of {raw} each");
+    assert!(up < 2 * raw && up > raw, "{up} bytes to the device, of {raw} each");
+    let changed = places.iter().filter(|it| standin.get(it.send, it.given.len()) != it.given).count();
+    assert_eq!(changed, 1, "only the root has a result");
 }
 
 #[test]

@@ -5,10 +5,11 @@
 use crate::{
     communicator::{Comm, enter},
     convert,
+    device::{self, Place},
     failure::{Failure, Outcome, call},
     raw,
     reduce::reduce_info,
-    types::{AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ResultCode},
+    types::{AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ResultCode, code},
 };
 use pccl::{Call, DataType, Quantisation, Source, Target};
 use std::ffi::c_void;
@@ -35,18 +36,27 @@ pub(crate) unsafe fn checked(descriptor: *const ReduceDescriptor) -> Outcome<Che
 }
 
 impl Checked {
-    /// The address of `count` elements of the caller.
-    fn buffer(&self, pointer: *const c_void, count: usize, name: &str) -> Outcome<*mut u8> {
-        if count > isize::MAX as usize / self.data_type.size_bytes() {
+    /// Bytes of `count` elements of the caller.
+    fn bytes(&self, count: usize, name: &str) -> Outcome<usize> {
+        let size = self.data_type.size_bytes();
+        if count > isize::MAX as usize / size {
             return Err(Failure::argument(format!("{name} has {count} elements")));
         }
-        raw::buffer(pointer, count, name)
+        Ok(count * size)
     }
 
     /// # Safety
-    /// The buffer is null or has `count` elements, which the caller leaves alone until the collective was waited for.
+    /// The buffer is null or has `count` elements, on the host or on a device as the thread has said, which the caller
+    /// leaves alone until the collective was waited for.
     unsafe fn source(&self, pointer: *const c_void, count: usize) -> Outcome<Source<'static>> {
-        let start = self.buffer(pointer, count, "sendbuf")?;
+        let bytes = self.bytes(count, "sendbuf")?;
+        if let Place::Device(stream) = device::place() {
+            // SAFETY: by the contract of this function.
+            let memory = unsafe { device::memory(pointer, bytes, stream) }?;
+            let source = Source::on_device(memory, self.data_type);
+            return source.map_err(|error| Failure::of(&error, code::INVALID_USAGE));
+        }
+        let start = raw::buffer(pointer, count, "sendbuf")?;
         // SAFETY: not null, of this length, and the caller's own until waited for, by the contract of this function.
         Ok(unsafe { Source::from_raw(start, count, self.data_type) })
     }
@@ -59,7 +69,14 @@ impl Checked {
         count: usize,
         name: &str,
     ) -> Outcome<Target<'static>> {
-        let start = self.buffer(pointer, count, name)?;
+        let bytes = self.bytes(count, name)?;
+        if let Place::Device(stream) = device::place() {
+            // SAFETY: by the contract of this function.
+            let memory = unsafe { device::memory(pointer, bytes, stream) }?;
+            let target = Target::on_device(memory, self.data_type);
+            return target.map_err(|error| Failure::of(&error, code::INVALID_USAGE));
+        }
+        let start = raw::buffer(pointer, count, name)?;
         // SAFETY: as in `source`, and the caller lends the buffer for writing.
         Ok(unsafe { Target::from_raw(start, count, self.data_type) })
     }

@@ -1,6 +1,7 @@
 //! Tensors on devices.
 
 use crate::{
+    communicator::check_initialized,
     failure::{Failure, Outcome, call},
     raw,
     registry::{Registry, new_key},
@@ -8,7 +9,38 @@ use crate::{
 };
 use parking_lot::Mutex;
 use pccl::{DeviceMemory, Staged};
-use std::{ffi::c_void, sync::Arc};
+use std::{cell::Cell, ffi::c_void, sync::Arc};
+
+/// Where the buffers of a collective are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host,
+    /// On a device, after what is queued on a stream of it.
+    Device(*mut c_void),
+}
+
+thread_local! {
+    /// Where those of calls of this thread are.
+    static THREAD_PLACE: Cell<Place> = const { Cell::new(Place::Host) };
+}
+
+/// Where the buffers of a call are that this thread makes now.
+pub(crate) fn place() -> Place {
+    THREAD_PLACE.with(Cell::get)
+}
+
+/// `pcclSetThreadDevice`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetThreadDevice(on_device: bool, stream: *mut c_void) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        if !on_device && !stream.is_null() {
+            return Err(Failure::argument("a stream, but no device"));
+        }
+        THREAD_PLACE.with(|place| place.set(if on_device { Place::Device(stream) } else { Place::Host }));
+        Ok(())
+    })
+}
 
 /// What stands for tensors on devices, until it is unstaged.
 static STAGED: Registry<Mutex<Option<Staged>>> = Registry::new("staged tensor");

@@ -3,7 +3,7 @@
 use crate::{
     communicator::{Comm, check_initialized, enter},
     convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
-    device,
+    device::{self, Place},
     failure::{Failure, Outcome, call},
     raw,
     types::{
@@ -46,45 +46,38 @@ impl Described {
     }
 }
 
-/// The tensor of a descriptor, on a device.
-///
-/// # Safety
-/// As of [`tensor`], of memory of a device and a stream of it.
-unsafe fn device_tensor(
-    (send, recv): (*const c_void, *mut c_void),
-    stream: *mut c_void,
-    descriptor: &ReduceDescriptor,
-) -> Outcome<Tensor<'static>> {
-    let described = Described::of(descriptor)?;
-    let Described { data_type, op, count, .. } = described;
-    let bytes = count * data_type.size_bytes();
-    // SAFETY: by the contract of this function.
-    let memory = |data| unsafe { device::memory(data, bytes, stream) };
-    let made = match send == recv.cast_const() {
-        true => Tensor::on_device(memory(send)?, data_type, op),
-        false => Tensor::between_devices(memory(send)?, memory(recv)?, data_type, op),
-    };
-    made.map(|tensor| described.apply(tensor)).map_err(|error| Failure::of(&error, code::INVALID_USAGE))
-}
-
 /// The tensor of a descriptor.
 ///
 /// # Safety
-/// The buffers are null or as long as the descriptor says, and the caller leaves them alone until the all-reduce was
-/// waited for.
+/// The buffers are null or as long as the descriptor says, of the host or of a device as `place` says, and the caller
+/// leaves them alone until the all-reduce was waited for.
 unsafe fn tensor(
     send: *const c_void,
     recv: *mut c_void,
     descriptor: &ReduceDescriptor,
+    place: Place,
 ) -> Outcome<Tensor<'static>> {
     let described = Described::of(descriptor)?;
     let Described { data_type, op, count, .. } = described;
-    let send = raw::buffer(send, count, "sendbuf")?;
-    let recv = raw::buffer(recv, count, "recvbuf")?;
-    // SAFETY: not null, of this length, and the caller's own until waited for, by the contract of this function; every
-    // path waits for it before it tells the caller so, see `Comm::wait` and `Comm::destroy`.
-    let tensor = unsafe { Tensor::from_raw(send, recv, count, data_type, op) };
-    Ok(described.apply(tensor))
+    let tensor = match place {
+        Place::Host => {
+            let send = raw::buffer(send, count, "sendbuf")?;
+            let recv = raw::buffer(recv, count, "recvbuf")?;
+            // SAFETY: not null, of this length, and the caller's own until waited for, by the contract of this
+            // function; every path waits for it before it tells the caller so, see `Comm::wait` and `Comm::destroy`.
+            Ok(unsafe { Tensor::from_raw(send, recv, count, data_type, op) })
+        }
+        Place::Device(stream) => {
+            let bytes = count * data_type.size_bytes();
+            // SAFETY: by the contract of this function.
+            let memory = |data| unsafe { device::memory(data, bytes, stream) };
+            match send == recv.cast_const() {
+                true => Tensor::on_device(memory(send)?, data_type, op),
+                false => Tensor::between_devices(memory(send)?, memory(recv)?, data_type, op),
+            }
+        }
+    };
+    tensor.map(|tensor| described.apply(tensor)).map_err(|error| Failure::of(&error, code::INVALID_USAGE))
 }
 
 /// What C is told of a collective that succeeded.
@@ -114,7 +107,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduce(
         // SAFETY: by the contract of this function.
         let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
         // SAFETY: the same; the caller gets control back only after it was waited for.
-        let tensor = unsafe { tensor(send, recv, &descriptor) }?;
+        let tensor = unsafe { tensor(send, recv, &descriptor, device::place()) }?;
         let info = reduced(&comm, tensor, descriptor.tag)?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(info_out, info) };
@@ -147,7 +140,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceOnDevice(
         // SAFETY: by the contract of this function.
         let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
         // SAFETY: the same; the caller gets control back only after it was waited for.
-        let tensor = unsafe { device_tensor((send, recv), stream, &descriptor) }?;
+        let tensor = unsafe { tensor(send, recv, &descriptor, Place::Device(stream)) }?;
         let info = reduced(&comm, tensor, descriptor.tag)?;
         // SAFETY: by the contract of this function.
         unsafe { raw::write(info_out, info) };
@@ -169,7 +162,8 @@ pub(crate) unsafe extern "C" fn pcclAllReduceOnDeviceAsync(
     handle_out: *mut AsyncReduceOp,
 ) -> ResultCode {
     // SAFETY: by the contract of this function.
-    let tensor = |descriptor: &ReduceDescriptor| unsafe { device_tensor((send, recv), stream, descriptor) };
+    let tensor =
+        |descriptor: &ReduceDescriptor| unsafe { tensor(send, recv, descriptor, Place::Device(stream)) };
     // SAFETY: by the contract of this function.
     call(|| unsafe { begin(tensor, descriptor, comm, handle_out) })
 }
@@ -232,7 +226,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceInSegments(
         // SAFETY: by the contract of this function.
         let descriptor = unsafe { raw::read(descriptor, "descriptor") }?;
         // SAFETY: the same; the caller gets control back only after it is over.
-        let tensor = unsafe { tensor(send, recv, &descriptor) }?;
+        let tensor = unsafe { tensor(send, recv, &descriptor, device::place()) }?;
         let result = comm.reduce_in_segments(tensor, segment_bytes, descriptor.tag)?;
         let done = result.as_ref().map_or_else(|failed| &failed.done, |info| &info.segments);
         for (index, segment) in done.iter().enumerate().take(capacity) {
@@ -266,7 +260,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceAsync(
     handle_out: *mut AsyncReduceOp,
 ) -> ResultCode {
     // SAFETY: by the contract of this function.
-    let tensor = |descriptor: &ReduceDescriptor| unsafe { tensor(send, recv, descriptor) };
+    let tensor = |descriptor: &ReduceDescriptor| unsafe { tensor(send, recv, descriptor, device::place()) };
     // SAFETY: by the contract of this function.
     call(|| unsafe { begin(tensor, descriptor, comm, handle_out) })
 }
@@ -408,7 +402,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
         }
         let tensors = descriptors.iter().map(|it| {
             // SAFETY: as in `pcclAllReduce`.
-            unsafe { tensor(it.send, it.recv, &it.descriptor) }
+            unsafe { tensor(it.send, it.recv, &it.descriptor, device::place()) }
         });
         let mut tensors = tensors.collect::<Outcome<Vec<_>>>()?;
         let info = comm.reduce_many(&mut tensors, descriptors[0].descriptor.tag)?;
@@ -441,7 +435,7 @@ pub(crate) unsafe extern "C" fn pcclAllReduceManyAsync(
         let tag = descriptors[0].descriptor.tag;
         let tensors = descriptors.iter().map(|it| {
             // SAFETY: by the contract of this function.
-            unsafe { tensor(it.send, it.recv, &it.descriptor) }
+            unsafe { tensor(it.send, it.recv, &it.descriptor, device::place()) }
         });
         entered.launch(tensors.collect::<Outcome<Vec<_>>>()?, tag)?;
         entered.reduce(tag)?.goes_on_alone();

@@ -9,7 +9,7 @@ mod state;
 mod wait;
 
 use super::{
-    calls::{Beside, Prepared, shape_of},
+    calls::{Beside, Prepared, Signals, shape_of},
     links::Users,
     operations::Operations,
     progress::{AttemptOwner, local_fault},
@@ -66,7 +66,9 @@ pub(crate) struct Op {
     raws: Vec<RawTensor>,
     /// Memory of the library that `raws` point to.
     rooms: Vec<Arc<Backup>>,
-    beside: Option<Box<dyn Beside>>,
+    beside: Vec<Box<dyn Beside>>,
+    /// What has gone wrong before the first vote.
+    failure: Option<Error>,
     backup: Arc<Backup>,
     /// What it has in common with the other operations of its session.
     common: Arc<Operations>,
@@ -81,7 +83,7 @@ impl Op {
         common: &Arc<Operations>,
         ((number, track), timeout): ((u64, u8), Option<Duration>),
         known: Arc<Known>,
-        Prepared { descriptor, pair, raws, rooms, beside }: Prepared,
+        Prepared { descriptor, pair, raws, rooms, beside, failure }: Prepared,
     ) -> Arc<Self> {
         let backup = common.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
@@ -92,6 +94,7 @@ impl Op {
             raws,
             rooms,
             beside,
+            failure,
             backup,
             common: common.clone(),
             launched: Instant::now(),
@@ -195,14 +198,11 @@ impl Op {
         (state.attempt, state.ring) = (Some(attempt.clone()), ring);
         (state.initiated, state.told) = (false, false);
         drop(state);
-        if let Some(beside) = self.beside.as_ref().filter(|_| shape.is_some()) {
-            let me = self.me.clone();
-            let fault = move |text: String| {
-                if let Some(op) = me.upgrade() {
-                    op.fault(id, local_fault(text));
-                }
-            };
-            beside.before(attempt.place(), Box::new(fault));
+        for beside in self.beside.iter().filter(|_| shape.is_some()) {
+            beside.before(attempt.place(), &self.raws, self.signals(id));
+        }
+        if let Some(error) = &self.failure {
+            self.fault(id, local_fault(error.to_string()));
         }
         attempt.prepare();
         flight::op(&common.flight, What::OpVoted, id);
@@ -218,6 +218,30 @@ impl Op {
         // The communicator may have ended before the registration was visible to those who end it.
         if let Some(end) = common.control.end() {
             self.ended(&end);
+        }
+    }
+
+    /// For what happens beside an attempt.
+    fn signals(&self, id: OpId) -> Signals {
+        let (me, again) = (self.me.clone(), self.me.clone());
+        let fault = move |text: String| {
+            if let Some(op) = me.upgrade() {
+                op.fault(id, local_fault(text));
+            }
+        };
+        let ready = move || {
+            if let Some(op) = again.upgrade() {
+                op.became_ready(id);
+            }
+        };
+        Signals { fault: Box::new(fault), ready: Box::new(ready) }
+    }
+
+    /// What the operation needs of this peer may all be there now: if it has received everything, it is complete.
+    fn became_ready(&self, id: OpId) {
+        let attempt = self.state.lock().attempt.clone();
+        if attempt.is_some_and(|attempt| attempt.id() == id && attempt.has_received_all()) {
+            self.received_all(id);
         }
     }
 
@@ -394,7 +418,10 @@ impl Op {
 
 impl AttemptOwner for Op {
     fn received_all(&self, op: OpId) {
-        self.vote_complete(op, None);
+        // If not, whoever makes it ready comes back to it.
+        if self.beside.iter().all(|beside| beside.is_ready()) {
+            self.vote_complete(op, None);
+        }
     }
 
     fn released_all(&self, _op: OpId) {

@@ -8,25 +8,29 @@ use pccl_quant::{
     DataType, ReduceOp, first_non_finite,
     quantise::{Codec, Rounding},
 };
-use std::{marker::PhantomData, ops::Range};
+use std::{
+    marker::PhantomData,
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
 use tinysockets::link::Lent;
 
 /// Bytes that are looked at on the host at once. A multiple of every element size.
 const PIECE_BYTES: usize = 1 << 20;
 
 impl Tensor<'_> {
-    /// A tensor on a device that is reduced in place. This waits for what is queued now on the stream that came with
-    /// the memory; when the call that the tensor is given to returns, the result is there. After a failed call the
-    /// memory is bit-identical to before.
+    /// A tensor on a device that is reduced in place. The call that it is given to begins after what is queued then on
+    /// the stream that came with the memory; when it returns, the result is there. After a failed call the memory is
+    /// bit-identical to before.
     ///
     /// If it is [quantised](Self::quantised) by blocks or casts, it is encoded, added to and decoded on the device, and
     /// only what travels is copied.
     ///
     /// # Errors
-    /// `InvalidArgument` if the bytes are not whole elements; `System` with what the driver refuses.
+    /// `InvalidArgument` if the bytes are not whole elements.
     pub fn on_device(memory: DeviceMemory, data_type: DataType, op: ReduceOp) -> Result<Self, Error> {
-        let memory = settled(memory, data_type)?;
-        Ok(Self::of_device(OnDevice::new(memory.clone(), memory), data_type, op))
+        whole_elements(&memory, data_type)?;
+        Ok(Self::of_device(OnDevice::new(memory.clone(), memory, Role::Exchanges), data_type, op))
     }
 
     /// The same from `send` into `recv`. After a failed call `send` is bit-identical to before and the content of
@@ -44,8 +48,8 @@ impl Tensor<'_> {
             let text = format!("send buffer has {} bytes, receive buffer {}", send.bytes(), recv.bytes());
             return Err(Error::InvalidArgument(text));
         }
-        let (send, recv) = (settled(send, data_type)?, settled(recv, data_type)?);
-        Ok(Self::of_device(OnDevice::new(send, recv), data_type, op))
+        whole_elements(&send, data_type)?;
+        Ok(Self::of_device(OnDevice::new(send, recv, Role::Exchanges), data_type, op))
     }
 
     fn of_device(device: OnDevice, data_type: DataType, op: ReduceOp) -> Self {
@@ -58,12 +62,6 @@ impl Tensor<'_> {
     }
 }
 
-/// Memory of whole elements, after what is queued on its stream.
-fn settled(memory: DeviceMemory, data_type: DataType) -> Result<DeviceMemory, Error> {
-    whole_elements(&memory, data_type)?;
-    memory.settled().map_err(|error| refused("waiting for the stream of a tensor", error))
-}
-
 /// How many elements device memory holds.
 pub(super) fn whole_elements(memory: &DeviceMemory, data_type: DataType) -> Result<usize, Error> {
     let (bytes, size) = (memory.bytes(), data_type.size_bytes());
@@ -74,22 +72,81 @@ pub(super) fn whole_elements(memory: &DeviceMemory, data_type: DataType) -> Resu
     Ok(bytes / size)
 }
 
+/// What a collective does with a tensor of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It is read.
+    Gives,
+    /// It is read, and what is folded into it stays in memory of the library.
+    Folds,
+    /// It is read, and gets the result.
+    Exchanges,
+    /// It gets the result, and may be left with anything in it after a failure.
+    Gets,
+    /// It gets the result, and what was there comes back after a failure.
+    Replaces,
+}
+
+impl Role {
+    /// Whether what is there is read for the others.
+    pub(crate) fn contributes(self) -> bool {
+        matches!(self, Self::Gives | Self::Folds | Self::Exchanges)
+    }
+
+    /// Whether the result goes there.
+    pub(crate) fn receives(self) -> bool {
+        matches!(self, Self::Exchanges | Self::Gets | Self::Replaces)
+    }
+
+    /// Whether what is overwritten in place comes back after a failure.
+    pub(crate) fn is_restored(self) -> bool {
+        matches!(self, Self::Exchanges | Self::Replaces)
+    }
+}
+
 /// What a tensor on a device contributes, and where its result goes: the same memory, if it is reduced in place.
 #[derive(Debug, Clone)]
 pub(crate) struct OnDevice {
     send: DeviceMemory,
     recv: DeviceMemory,
+    role: Role,
+    /// The first error of what was done there.
+    failure: Arc<OnceLock<CudaError>>,
 }
 
 impl OnDevice {
-    /// Nothing that is queued on a stream has to be waited for any more.
-    pub(super) fn new(send: DeviceMemory, recv: DeviceMemory) -> Self {
-        Self { send, recv }
+    /// With that use of it.
+    pub(super) fn new(send: DeviceMemory, recv: DeviceMemory, role: Role) -> Self {
+        Self { send, recv, role, failure: Arc::default() }
+    }
+
+    /// The same after what is queued now on its streams, for which this waits.
+    pub(crate) fn settled(&self) -> Result<Self, Error> {
+        let settled = |memory: &DeviceMemory| {
+            let settled = memory.clone().settled();
+            settled.map_err(|error| refused("waiting for the stream of a tensor", error))
+        };
+        Ok(Self { send: settled(&self.send)?, recv: settled(&self.recv)?, ..self.clone() })
+    }
+
+    /// What is done with it.
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The same for another use.
+    pub(crate) fn in_role(self, role: Role) -> Self {
+        Self { role, ..self }
+    }
+
+    /// The first error of what was done there.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.get().map(|error| refused("working on a tensor on a device", error.clone()))
     }
 
     /// Some of its bytes.
     pub(super) fn part(&self, bytes: Range<usize>) -> Self {
-        Self { send: self.send.part(bytes.clone()), recv: self.recv.part(bytes) }
+        Self { send: self.send.part(bytes.clone()), recv: self.recv.part(bytes), ..self.clone() }
     }
 
     /// What it contributes, and where the result goes.
@@ -111,7 +168,7 @@ impl OnDevice {
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range<usize>, bool)> + use<> {
         let range = |memory: &DeviceMemory| memory.range().start as usize..memory.range().end as usize;
         let read = (!self.is_in_place()).then(|| (range(&self.send), false));
-        std::iter::once((range(&self.recv), true)).chain(read)
+        std::iter::once((range(&self.recv), self.role.receives())).chain(read)
     }
 
     /// Whether it can be encoded and decoded where it is. Compiles the kernels at first use.
@@ -122,6 +179,11 @@ impl OnDevice {
     /// Copies what it contributes, from byte `at` on.
     pub(crate) fn read(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
         self.send.read(at, to).map_err(|error| refused("reading a tensor on a device", error))
+    }
+
+    /// Copies what is where the result goes, from byte `at` on.
+    pub(crate) fn read_target(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
+        self.recv.read(at, to).map_err(|error| refused("reading a tensor on a device", error))
     }
 
     /// Copies a part of the result to where it goes, from byte `at` on.
@@ -172,8 +234,7 @@ impl LentDevice {
         encoded: &mut [u8],
         rounding: (Rounding, u64),
     ) -> Option<Result<(), CudaError>> {
-        let _pass = self.nothing.gate().enter()?;
-        Some(self.tensor.send.part(bytes).encode(codec, encoded, rounding))
+        self.run(|tensor| tensor.send.part(bytes).encode(codec, encoded, rounding))
     }
 
     /// As [`DeviceMemory::add_and_encode`] of some of its bytes.
@@ -185,8 +246,7 @@ impl LentDevice {
         ranks: Option<u32>,
         rounding: (Rounding, u64),
     ) -> Option<Result<(), CudaError>> {
-        let _pass = self.nothing.gate().enter()?;
-        Some(self.tensor.send.part(bytes).add_and_encode(codec, encoded, ranks, rounding))
+        self.run(|tensor| tensor.send.part(bytes).add_and_encode(codec, encoded, ranks, rounding))
     }
 
     /// As [`DeviceMemory::decode_set`], to where some of the bytes of the result go.
@@ -196,21 +256,35 @@ impl LentDevice {
         bytes: Range<usize>,
         encoded: &[u8],
     ) -> Option<Result<(), CudaError>> {
-        let _pass = self.nothing.gate().enter()?;
-        Some(self.tensor.recv.part(bytes).decode_set(codec, encoded))
+        self.run(|tensor| tensor.recv.part(bytes).decode_set(codec, encoded))
+    }
+
+    /// Puts elements where some of the bytes of the result go.
+    pub(crate) fn set(&self, bytes: Range<usize>, elements: &[u8]) -> Option<Result<(), CudaError>> {
+        self.run(|tensor| tensor.recv.part(bytes).write(0, elements))
     }
 
     /// A copy of some of the bytes that it contributes.
     pub(crate) fn to_host(&self, bytes: Range<usize>) -> Option<Result<Vec<u8>, CudaError>> {
-        let _pass = self.nothing.gate().enter()?;
-        Some(self.tensor.send.part(bytes).to_vec())
+        self.run(|tensor| tensor.send.part(bytes).to_vec())
     }
 
     /// Makes the contribution the result: of who is alone.
     pub(crate) fn keep(&self) -> Option<Result<(), CudaError>> {
+        self.run(|OnDevice { send, recv, .. }| {
+            send.to_vec().and_then(|content| recv.clone().write(0, &content))
+        })
+    }
+
+    /// Has the device work under a pass of the gate, and keeps what went wrong.
+    fn run<R>(&self, work: impl FnOnce(&OnDevice) -> Result<R, CudaError>) -> Option<Result<R, CudaError>> {
         let _pass = self.nothing.gate().enter()?;
-        let OnDevice { send, recv } = &self.tensor;
-        Some(send.to_vec().and_then(|content| recv.clone().write(0, &content)))
+        let done = work(&self.tensor);
+        if let Err(error) = &done {
+            // The first one counts.
+            let _ = self.tensor.failure.set(error.clone());
+        }
+        Some(done)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Copies between tensors on devices and the memory of the host that stands for them, while their operation goes on.
 //!
-//! The memory of the host has two halves: what came from the devices, and the results. A thread copies the
-//! contributions down piece by piece, in the order in which the ring needs them; whoever needs a piece waits for it
-//! ([`Origin`]). Then it copies pieces of the result up as they are finished, while others are still on their way. Few
-//! bytes are copied by the thread that calls.
+//! Memory of the host has what came from a device and the result, as far as an operation needs the one and the other
+//! ([`Role`]). A thread copies the contributions down piece by piece, in the order in which they are needed; whoever
+//! needs a piece waits for it ([`Origin`]). Then it copies pieces of the result up as they are finished, while others
+//! are still on their way. Few bytes are copied by the thread that calls.
 //!
-//! What was contributed stays in its half until the operation is over. So what has been copied up to a tensor that is
-//! reduced in place is put back if the operation fails ([`Pipeline::undo`]).
+//! What was contributed stays where it is until the operation is over, and what is replaced is copied down before
+//! anything is copied over it. So a tensor in place is as before if the operation fails ([`Pipeline::undo`]).
+//!
+//! No error ends the call here: the operation begins for all peers, and fails for all of them.
 
-use super::{Backup, OnDevice};
+use super::{Backup, OnDevice, Origins, RawTensor, Role};
 use crate::{Error, threads};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{fmt, mem, ops::Range, sync::Arc, thread::JoinHandle};
@@ -27,15 +29,20 @@ pub(crate) struct Pipeline {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Hears that a copy has failed.
-type Failed = Box<dyn Fn(String) + Send>;
+/// Hears of the copies down, on the thread that copies.
+pub(crate) struct Hearer {
+    /// One has failed, or one of the copies up.
+    pub(crate) failed: Box<dyn Fn(String) + Send>,
+    /// All have succeeded.
+    pub(crate) copied: Box<dyn Fn() + Send>,
+}
 
 struct Copier {
     tensors: Vec<Standing>,
     pieces: Vec<Piece>,
     room: Arc<Backup>,
-    /// Bytes of each of the two halves.
-    half: usize,
+    /// Bytes of all tensors.
+    bytes: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -44,8 +51,12 @@ struct Copier {
 #[derive(Debug)]
 struct Standing {
     device: OnDevice,
-    /// First byte in each half.
-    start: usize,
+    /// Bytes of the tensors before it.
+    before: usize,
+    /// First byte in the room of what comes down: a contribution, or what is replaced.
+    down: usize,
+    /// The same of the result.
+    up: usize,
     first_piece: usize,
 }
 
@@ -61,55 +72,77 @@ struct Piece {
 struct State {
     is_down: Vec<bool>,
     finished_bytes: Vec<usize>,
-    /// Copied up, or about to be.
+    /// Copied up, or being copied.
     is_up: Vec<bool>,
-    /// Finished, and not yet copied up.
+    /// Finished, and not yet taken to be copied up.
     waiting: Vec<usize>,
+    /// Taken.
+    is_taken: Vec<bool>,
+    /// All contributions are there.
+    is_all_down: bool,
     /// All results are there.
     is_complete: bool,
     /// Nothing is to be copied any more.
     is_stopped: bool,
     failure: Option<Error>,
-    failed: Option<Failed>,
+    hearer: Option<Hearer>,
 }
 
 impl Pipeline {
-    /// Begins to copy what tensors contribute into `room`, which has room for them twice; the part of `rank` of each of
-    /// `ranks` parts comes first, then that of the rank before, and so on.
+    /// Bytes of room that tensors need.
+    pub(crate) fn room_bytes(tensors: &[OnDevice]) -> usize {
+        tensors.iter().map(|tensor| areas(tensor.role()) * tensor.bytes()).sum()
+    }
+
+    /// Begins to copy what tensors contribute into `room`, which has [`Pipeline::room_bytes`]; the part of `rank` of
+    /// each of `ranks` parts comes first, then that of the rank before, and so on. With a `failure` nothing is copied.
     pub(crate) fn begin(
         tensors: Vec<OnDevice>,
         room: Arc<Backup>,
         (rank, ranks): (usize, usize),
-    ) -> Result<Self, Error> {
+        failure: Option<Error>,
+    ) -> Self {
         let copier = Arc::new(Copier::new(tensors, room));
         let order = copier.order(rank, ranks);
-        if copier.pieces.len() <= copier.tensors.len() && copier.half <= PIECE_BYTES {
+        let thread = Mutex::new(None);
+        if let Some(error) = failure {
+            copier.fail(copier.state.lock(), error);
+        } else if copier.pieces.len() <= copier.tensors.len() && copier.bytes <= PIECE_BYTES {
             copier.copy_down(&order);
-            return match copier.state.lock().failure.take() {
-                None => Ok(Self { copier: copier.clone(), thread: Mutex::new(None) }),
-                Some(error) => Err(error),
+        } else {
+            let its = copier.clone();
+            let run = move || {
+                its.copy_down(&order);
+                its.copy_up();
             };
+            match threads::spawn("pccl-device", run) {
+                Ok(begun) => *thread.lock() = Some(begun),
+                Err(error) => {
+                    let error = Error::System(crate::Reason::system(error.tried(), error.error));
+                    copier.fail(copier.state.lock(), error);
+                }
+            }
         }
-        let its = copier.clone();
-        let run = move || {
-            its.copy_down(&order);
-            its.copy_up();
+        Self { copier, thread }
+    }
+
+    /// What stands for a tensor.
+    pub(crate) fn raw(&self, tensor: usize) -> RawTensor {
+        let (copier, Standing { device, down, up, .. }) = (&self.copier, &self.copier.tensors[tensor]);
+        let area = |start: usize| start..start + device.bytes();
+        let raw = match device.role() {
+            Role::Gives => RawTensor::part_of(&copier.room, area(*down)).read_only(),
+            Role::Gets | Role::Replaces => RawTensor::part_of(&copier.room, area(*up)),
+            Role::Folds | Role::Exchanges => RawTensor::within(&copier.room, area(*down), area(*up)),
         };
-        let thread = threads::spawn("pccl-device", run)
-            .map_err(|error| Error::System(crate::Reason::system(error.tried(), error.error)))?;
-        Ok(Self { copier, thread: Mutex::new(Some(thread)) })
+        raw.standing_for(self.origins(tensor))
     }
 
     /// Where the contribution of a tensor comes from, and where its result goes.
-    pub(crate) fn origins(&self, tensor: usize) -> (Arc<dyn Origin>, Arc<dyn Origin>) {
+    pub(super) fn origins(&self, tensor: usize) -> Origins {
         let copier = self.copier.clone();
-        (Arc::new(Contribution { copier: copier.clone(), tensor }), Arc::new(Outcome { copier, tensor }))
-    }
-
-    /// Bytes of a tensor in the first half of the room.
-    pub(crate) fn place(&self, tensor: usize) -> Range<usize> {
-        let Standing { device, start, .. } = &self.copier.tensors[tensor];
-        *start..*start + device.bytes()
+        let contribution = Arc::new(Contribution { copier: copier.clone(), tensor });
+        Origins { contribution, result: Arc::new(Outcome { copier, tensor }) }
     }
 
     /// Address ranges on the devices, and whether they are written.
@@ -117,16 +150,27 @@ impl Pipeline {
         self.copier.tensors.iter().flat_map(|tensor| tensor.device.ranges()).collect()
     }
 
-    /// Calls `failed` once, if a copy fails or has failed.
-    pub(crate) fn tell(&self, failed: impl Fn(String) + Send + 'static) {
+    /// Whether all contributions have been copied down.
+    pub(crate) fn is_all_down(&self) -> bool {
+        self.copier.state.lock().is_all_down
+    }
+
+    /// What has gone wrong.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.copier.state.lock().failure.clone()
+    }
+
+    /// Tells `hearer` once if a copy fails or has failed, or if all contributions are down from now on. It takes the
+    /// place of an earlier one.
+    pub(crate) fn tell(&self, hearer: Hearer) {
         let mut state = self.copier.state.lock();
         match &state.failure {
             Some(error) => {
                 let text = error.to_string();
                 drop(state);
-                failed(text);
+                (hearer.failed)(text);
             }
-            None => state.failed = Some(Box::new(failed)),
+            None => state.hearer = Some(hearer),
         }
     }
 
@@ -137,7 +181,7 @@ impl Pipeline {
             Some(thread) => drop(thread.join()),
             None => self.copier.copy_up(),
         }
-        self.copier.state.lock().failure.clone().map_or(Ok(()), Err)
+        self.failure().map_or(Ok(()), Err)
     }
 
     /// From now on nobody waits for a piece, and nothing is copied that has not begun.
@@ -160,52 +204,82 @@ impl Drop for Pipeline {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.get_mut().take() {
-            drop(thread.join());
+            // The thread that copies may be the last one to know the operation.
+            if thread.thread().id() != std::thread::current().id() {
+                drop(thread.join());
+            }
         }
+    }
+}
+
+/// Areas of the room that a tensor has.
+fn areas(role: Role) -> usize {
+    match role {
+        Role::Gives | Role::Gets => 1,
+        Role::Folds | Role::Exchanges | Role::Replaces => 2,
     }
 }
 
 impl Copier {
     fn new(devices: Vec<OnDevice>, room: Arc<Backup>) -> Self {
-        let (mut tensors, mut pieces, mut half) = (Vec::with_capacity(devices.len()), Vec::new(), 0);
+        let (mut tensors, mut pieces) = (Vec::with_capacity(devices.len()), Vec::new());
+        let (mut before, mut place) = (0, 0);
         for (tensor, device) in devices.into_iter().enumerate() {
-            let (bytes, first_piece) = (device.bytes(), pieces.len());
+            let (bytes, first_piece, areas) = (device.bytes(), pieces.len(), areas(device.role()));
             let cuts = (0..bytes).step_by(PIECE_BYTES);
             pieces.extend(cuts.map(|at| Piece { tensor, bytes: at..bytes.min(at + PIECE_BYTES) }));
-            tensors.push(Standing { device, start: half, first_piece });
-            half += bytes;
+            let up = place + (areas - 1) * bytes;
+            tensors.push(Standing { device, before, down: place, up, first_piece });
+            (before, place) = (before + bytes, place + areas * bytes);
         }
         let count = pieces.len();
         let state = State {
             is_down: vec![false; count],
             finished_bytes: vec![0; count],
             is_up: vec![false; count],
+            is_taken: vec![false; count],
             ..State::default()
         };
-        Self { tensors, pieces, room, half, state: Mutex::new(state), changed: Condvar::new() }
+        Self { tensors, pieces, room, bytes: before, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The order in which a rank of the ring needs the pieces: chunks with falling numbers, from its own on.
+    /// The order in which a rank of the ring needs the pieces of contributions: chunks with falling numbers, from its
+    /// own on.
     fn order(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let ranks = ranks.max(1);
         let chunk_of = |piece: &Piece| {
-            let at = self.tensors[piece.tensor].start + piece.bytes.start;
-            (at as u128 * ranks as u128 / self.half.max(1) as u128) as usize
+            let at = self.tensors[piece.tensor].before + piece.bytes.start;
+            (at as u128 * ranks as u128 / self.bytes.max(1) as u128) as usize
         };
         let turn = |chunk: usize| (rank + ranks - chunk.min(ranks - 1)) % ranks;
-        let mut order: Vec<usize> = (0..self.pieces.len()).collect();
+        let mut order: Vec<usize> = (0..self.pieces.len()).filter(|index| self.comes_down(*index)).collect();
         // In the piece in which a chunk begins there is the end of the one before.
         order.sort_by_key(|index| turn(chunk_of(&self.pieces[*index])));
-        if let Some(before) = order.first().and_then(|first| first.checked_sub(1)) {
+        let before = order.first().and_then(|first| first.checked_sub(1));
+        if let Some(before) = before.filter(|index| self.comes_down(*index)) {
             order.retain(|index| *index != before);
             order.insert(0, before);
         }
         order
     }
 
-    /// Bytes in the first half.
-    fn place(&self, piece: &Piece) -> Range<usize> {
-        let start = self.tensors[piece.tensor].start;
+    fn role(&self, piece: usize) -> Role {
+        self.tensors[self.pieces[piece].tensor].device.role()
+    }
+
+    fn comes_down(&self, piece: usize) -> bool {
+        self.role(piece).contributes()
+    }
+
+    /// Bytes of the room that are for what comes down of a piece.
+    fn below(&self, piece: &Piece) -> Range<usize> {
+        let start = self.tensors[piece.tensor].down;
+        start + piece.bytes.start..start + piece.bytes.end
+    }
+
+    /// The same for the result.
+    fn above(&self, piece: &Piece) -> Range<usize> {
+        let start = self.tensors[piece.tensor].up;
         start + piece.bytes.start..start + piece.bytes.end
     }
 
@@ -226,7 +300,7 @@ impl Copier {
             }
             let device = &self.tensors[piece.tensor].device;
             // Nobody reads it before the piece is down, and nobody else writes it.
-            let copied = self.room.fill(self.place(&piece), |to| device.read(piece.bytes.start, to));
+            let copied = self.room.fill(self.below(&piece), |to| device.read(piece.bytes.start, to));
             let mut state = self.state.lock();
             if let Err(error) = copied {
                 return self.fail(state, error);
@@ -235,6 +309,15 @@ impl Copier {
                 state.is_down[*index] = true;
             }
             self.changed.notify_all();
+        }
+        let mut state = self.state.lock();
+        state.is_all_down = true;
+        // For a failure of a copy up it stays.
+        if let Some(hearer) = state.hearer.take() {
+            drop(state);
+            (hearer.copied)();
+            let mut state = self.state.lock();
+            state.hearer.get_or_insert(hearer);
         }
     }
 
@@ -252,29 +335,40 @@ impl Copier {
             let mut pieces = mem::take(&mut state.waiting);
             pieces.sort_unstable();
             for index in &pieces {
-                state.is_up[*index] = true;
+                state.is_taken[*index] = true;
             }
             drop(state);
-            for (_, piece) in self.batches(&pieces) {
-                let place = self.place(&piece);
-                let result = place.start + self.half..place.end + self.half;
-                let device = &self.tensors[piece.tensor].device;
-                // Nobody writes what is finished.
-                let copied = self.room.view(result, |from| device.write(piece.bytes.start, from));
-                if let Err(error) = copied {
+            for (batch, piece) in self.batches(&pieces) {
+                if let Err(error) = self.write_up(batch, &piece) {
                     return self.fail(self.state.lock(), error);
                 }
             }
         }
     }
 
+    /// Copies some of a result up, and what is there down before, if it is replaced.
+    fn write_up(&self, batch: &[usize], piece: &Piece) -> Result<(), Error> {
+        let device = &self.tensors[piece.tensor].device;
+        if device.role() == Role::Replaces {
+            // Nobody else uses this part of the room.
+            self.room.fill(self.below(piece), |to| device.read_target(piece.bytes.start, to))?;
+        }
+        let mut state = self.state.lock();
+        for index in batch {
+            state.is_up[*index] = true;
+        }
+        drop(state);
+        // Nobody writes what is finished.
+        self.room.view(self.above(piece), |from| device.write(piece.bytes.start, from))
+    }
+
     fn fail(&self, mut state: MutexGuard<'_, State>, error: Error) {
-        let (text, failed) = (error.to_string(), state.failed.take());
+        let (text, hearer) = (error.to_string(), state.hearer.take());
         state.failure.get_or_insert(error);
         self.changed.notify_all();
         drop(state);
-        if let Some(failed) = failed {
-            failed(text);
+        if let Some(hearer) = hearer {
+            (hearer.failed)(text);
         }
     }
 
@@ -282,21 +376,22 @@ impl Copier {
     fn completed(&self) {
         let mut state = self.state.lock();
         let left: Vec<usize> = (0..self.pieces.len())
-            .filter(|index| !state.is_up[*index] && !state.waiting.contains(index))
+            .filter(|index| self.role(*index).receives())
+            .filter(|index| !state.is_taken[*index] && !state.waiting.contains(index))
             .collect();
         state.waiting.extend(left);
         state.is_complete = true;
         self.changed.notify_all();
     }
 
-    /// Writes what was contributed over what was copied up in place.
+    /// Writes what was there over what was copied up in place.
     fn put_back(&self) -> Result<(), Error> {
         let is_up = mem::take(&mut self.state.lock().is_up);
         let pieces: Vec<usize> = (0..is_up.len()).filter(|index| is_up[*index]).collect();
         for (_, piece) in self.batches(&pieces) {
             let device = &self.tensors[piece.tensor].device;
-            if device.is_in_place() {
-                self.room.view(self.place(&piece), |from| device.write(piece.bytes.start, from))?;
+            if device.is_in_place() && device.role().is_restored() {
+                self.room.view(self.below(&piece), |from| device.write(piece.bytes.start, from))?;
             }
         }
         Ok(())
@@ -357,6 +452,9 @@ impl Origin for Outcome {
     }
 
     fn finished(&self, range: Range<usize>) {
+        if !self.copier.tensors[self.tensor].device.role().receives() {
+            return;
+        }
         let mut state = self.copier.state.lock();
         for index in self.copier.touched(self.tensor, &range) {
             let piece = &self.copier.pieces[index].bytes;

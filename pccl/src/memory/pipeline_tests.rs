@@ -1,6 +1,6 @@
 //! A pipeline by itself, on the stand-in driver.
 
-use super::{Backup, OnDevice, pipeline::Pipeline};
+use super::{Backup, Hearer, OnDevice, Origins, Role, pipeline::Pipeline};
 use pccl_cuda::DeviceMemory;
 use pccl_testkit::{random::Rng, standin::Standin};
 use std::{
@@ -30,9 +30,9 @@ fn what_is_finished_goes_up_before_the_rest_and_is_put_back() {
     let given = Rng::keyed(&[1]).bytes(BYTES);
     let (address, memory) = device(&standin, &given);
     let room = room(2 * BYTES);
-    let tensor = OnDevice::new(memory.clone(), memory);
-    let pipeline = Pipeline::begin(vec![tensor], room.clone(), (1, 3)).expect("begun");
-    let (contribution, result) = pipeline.origins(0);
+    let tensor = OnDevice::new(memory.clone(), memory, Role::Exchanges);
+    let pipeline = Pipeline::begin(vec![tensor], room.clone(), (1, 3), None);
+    let Origins { contribution, result } = pipeline.origins(0);
     assert!(contribution.arrived(&(0..BYTES)), "all of it comes down");
     assert!(room.view(0..BYTES, |down| down == given));
     room.fill(BYTES + PIECE..BYTES + 2 * PIECE, |out| out.fill(7));
@@ -53,14 +53,17 @@ fn what_is_finished_goes_up_before_the_rest_and_is_put_back() {
 fn a_copy_that_fails_is_told_and_nobody_waits_for_it() {
     let standin = Standin::load().expect("the stand-in");
     let (_, memory) = device(&standin, &vec![3; BYTES]);
-    let tensor = OnDevice::new(memory.clone(), memory);
+    let tensor = OnDevice::new(memory.clone(), memory, Role::Exchanges);
     // The copies, not what is needed to begin with them.
     standin.fail(12, 2);
-    let pipeline = Pipeline::begin(vec![tensor], room(2 * BYTES), (0, 2)).expect("begun");
-    let (contribution, _) = pipeline.origins(0);
+    let pipeline = Pipeline::begin(vec![tensor], room(2 * BYTES), (0, 2), None);
+    let Origins { contribution, .. } = pipeline.origins(0);
     assert!(!contribution.arrived(&(0..BYTES)), "it does not come");
     let (told, hears) = mpsc::channel();
-    pipeline.tell(move |text| told.send(text).expect("somebody hears it"));
+    pipeline.tell(Hearer {
+        failed: Box::new(move |text| told.send(text).expect("somebody hears it")),
+        copied: Box::new(|| panic!("not all is down")),
+    });
     let text = hears.recv_timeout(Duration::from_secs(60)).expect("told");
     assert!(text.contains("reading a tensor on a device"), "{text}");
     standin.fail(0, 0);

@@ -33,6 +33,8 @@ pub enum Count {
     Events = 7,
     /// Operations that are queued on streams and have not run.
     Queued = 8,
+    /// Modules of kernels.
+    Modules = 9,
 }
 
 /// The stand-in, for one test at a time: what it counts, and what it does wrong.
@@ -113,6 +115,7 @@ impl Standin {
         let library = LIBRARY.get_or_init(begin).clone()?;
         let standin = Self { library, _alone: alone };
         standin.fail(0, 0);
+        standin.hold(0);
         standin.limit(1 << 40);
         Ok(standin)
     }
@@ -123,6 +126,20 @@ impl Standin {
         // SAFETY: the function with this name has this type.
         let fail: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(self.function("standin_fail")) };
         fail(number, error);
+    }
+
+    /// The call with this number from now on waits until this is called with 0; others go on meanwhile.
+    pub fn hold(&self, number: u64) {
+        // SAFETY: the function with this name has this type.
+        let hold: extern "C" fn(u64) = unsafe { std::mem::transmute(self.function("standin_hold")) };
+        hold(number);
+    }
+
+    /// Whether a call waits.
+    pub fn holds(&self) -> bool {
+        // SAFETY: the function with this name has this type.
+        let holds: extern "C" fn() -> bool = unsafe { std::mem::transmute(self.function("standin_holds")) };
+        holds()
     }
 
     /// The device has so many bytes from now on.

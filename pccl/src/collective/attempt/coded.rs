@@ -14,21 +14,25 @@
 //! beginning, by the caller's thread when the outcome is known. In place, and on a device, the caller's thread does all
 //! that: until then the caller's memory is only read, so that nothing has to be saved or put back.
 //!
-//! **On a device.** Elements are encoded, added to and decoded where they are; staging memory is on the host.
+//! **On a device.** Elements are encoded, added to and decoded where they are; staging memory is on the host. Of a sum
+//! that stays with its owner, the owner's elements are copied, since nothing is encoded there.
 //!
 //! Whoever completes a unit is the only one to touch it until its slots are in the next state.
 
 use super::{Attempt, GATHERED, Part, REDUCED, StageKind};
 use crate::{
     collective::{
-        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Stop},
+        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
         plan::{Frame, Unit},
         progress::local_fault,
     },
-    memory::PartMemory,
+    memory::{LentDevice, PartMemory},
 };
 use pccl_quant::{ReduceOp, finish_average, quantise::Rounding};
 use std::{ops::Range, sync::atomic::Ordering};
+
+/// Pieces of elements on a device that are copied at once, at most.
+const PIECES_AT_ONCE: usize = 256;
 
 impl Attempt {
     /// Encodes the chunk whose route starts here, so that it can be sent.
@@ -112,6 +116,7 @@ impl Attempt {
                         coding.decode(&unit, memory)
                     }
                     PartMemory::InPlace { .. } if is_own => self.complete_sum(index, coding, &unit),
+                    PartMemory::OnDevice(device) if is_own => self.complete_on(device, index, coding, &unit),
                     PartMemory::OutOfPlace { .. } if is_own && !shape.folds() => coding.decode(&unit, memory),
                     _ => Ok(()),
                 };
@@ -125,21 +130,48 @@ impl Attempt {
     fn complete_sum(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
         let part = &self.parts[index];
         for piece in coding.pieces(unit) {
-            let add = |sum: &mut [u8], encoded: &[u8]| -> Result<(), Stop> {
-                coding.codec.decode_add(encoded, sum)?;
-                if part.op == ReduceOp::Avg {
-                    finish_average(part.data_type, sum, self.plan.ranks() as u32)?;
-                }
-                Ok(())
-            };
             let bytes = piece.bytes.clone();
             let added = part.memory.whole().result().update(bytes.clone(), |sum| {
                 if let PartMemory::OutOfPlace { send, .. } = part.memory.whole() {
                     send.view(bytes, |own| sum.copy_from_slice(own))?;
                 }
-                coding.staging.view(piece.encoded.clone(), |encoded| add(sum, encoded))
+                coding
+                    .staging
+                    .view(piece.encoded.clone(), |encoded| self.add_last(part, coding, encoded, sum))
             });
             added.flatten().ok_or(Stop::Closed)??;
+        }
+        Ok(())
+    }
+
+    /// The same for elements on a device, which are copied for it: what stays with its owner is not encoded again.
+    fn complete_on(
+        &self,
+        device: &LentDevice,
+        index: usize,
+        coding: &Coding,
+        unit: &Unit,
+    ) -> Result<(), Stop> {
+        let pieces: Vec<Piece> = coding.pieces(unit).collect();
+        for batch in pieces.chunks(PIECES_AT_ONCE) {
+            let (Some(first), Some(last)) = (batch.first(), batch.last()) else { break };
+            let all = first.bytes.start..last.bytes.end;
+            let mut sums = device.to_host(all.clone()).ok_or(Stop::Closed)??;
+            for Piece { bytes, encoded, .. } in batch {
+                let sum = &mut sums[bytes.start - all.start..bytes.end - all.start];
+                let add = |encoded: &[u8]| self.add_last(&self.parts[index], coding, encoded, sum);
+                coding.staging.view(encoded.clone(), add).ok_or(Stop::Closed)??;
+            }
+            device.set(all, &sums).ok_or(Stop::Closed)??;
+        }
+        Ok(())
+    }
+
+    /// Adds what has come to the owner of a chunk to its own elements.
+    fn add_last(&self, part: &Part, coding: &Coding, encoded: &[u8], sum: &mut [u8]) -> Result<(), Stop> {
+        coding.codec.decode_add(encoded, sum)?;
+        if part.op == ReduceOp::Avg {
+            finish_average(part.data_type, sum, self.plan.ranks() as u32)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! All-reduce: everybody gets the reduction of what all give.
 
-use super::{Call, Prepared, on_device};
+use super::{Call, Prepared};
 use crate::{Error, Tensor};
 use pccl_protocol::{Descriptor, limits};
 
@@ -21,9 +21,7 @@ impl<'a> Call<'a> {
                 crate::memory::check_part(part)?;
             }
             let raws = tensors.iter().map(|(raw, _)| raw.clone()).collect();
-            let descriptor = Descriptor::all_reduce(parts, context.algorithm);
-            let prepared = Prepared { pair: None, descriptor, raws, rooms: Vec::new(), beside: None };
-            on_device::with_host_memory(prepared, context)
+            Ok(Prepared::new(Descriptor::all_reduce(parts, context.algorithm), raws))
         })
     }
 }

@@ -8,7 +8,7 @@ impl Call<'_> {
     pub fn barrier() -> Self {
         Self::new(|context| {
             let descriptor = context.descriptor(Collective::Barrier(Nothing {}), Vec::new());
-            Ok(Prepared { descriptor, pair: None, raws: Vec::new(), rooms: Vec::new(), beside: None })
+            Ok(Prepared::new(descriptor, Vec::new()))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Broadcast: everybody gets what the root has.
 
 use super::{Call, Prepared, Root};
-use crate::memory::Target;
+use crate::memory::{Role, Target};
 use pccl_protocol::Collective;
 use pccl_quant::ReduceOp;
 
@@ -9,13 +9,12 @@ impl<'a> Call<'a> {
     /// Replaces `data` by what it is at the root. See [`Communicator::broadcast`](crate::Communicator::broadcast).
     pub fn broadcast(data: impl Into<Target<'a>>, root: impl Into<Root>) -> Self {
         let (data, root) = (data.into(), root.into());
-        let (raw, count, data_type) = (data.in_place(), data.count(), data.data_type());
+        let (span, count, data_type) = (data.span(), data.count(), data.data_type());
         Self::new(move |context| {
             let root = root.peer(context.world)?;
             let part = context.part(count, data_type, ReduceOp::Sum)?;
-            // The root only gives.
-            let raw = if root == context.me { raw.clone().without_backup() } else { raw.clone() };
-            Ok(Prepared::of(context.descriptor(Collective::Broadcast(root), vec![part]), raw))
+            let role = if root == context.me { Role::Gives } else { Role::Replaces };
+            Ok(Prepared::of(context.descriptor(Collective::Broadcast(root), vec![part]), span.raw(role)))
         })
     }
 }

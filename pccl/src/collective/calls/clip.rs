@@ -10,7 +10,7 @@
 //! here it follows from the median of the group, which up to half of the peers cannot raise beyond the norms of the
 //! others.
 
-use super::{Beside, Call, Context, Fault, Place, Prepared};
+use super::{Beside, Call, Context, Place, Prepared, Signals};
 use crate::{
     Error,
     memory::{Backup, RawTensor, Span, Target},
@@ -18,7 +18,7 @@ use crate::{
 use parking_lot::Mutex;
 use pccl_protocol::{Collective, Descriptor, Finite, NotFinite, Nothing, PartDescriptor, PeerId, Split};
 use pccl_quant::{DataType, ReduceOp, first_non_finite, norm, scale, sum_of_squares, weighted_type};
-use std::{ops::Range, sync::Arc};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 /// Numbers that a peer gives: norm, factor, and both halves of its identity. 64 bits each.
 const NUMBERS: usize = 4;
@@ -110,7 +110,11 @@ impl<'a> Call<'a> {
         Self::new(move |context| {
             check(context, &tensors, factor)?;
             report.0.lock().take();
-            let norm = norm(|scale| tensors.iter().map(|it| squares(it, scale)).sum());
+            let looked = look(&tensors);
+            let failure = looked.as_ref().err().cloned();
+            // Nobody gets to see the numbers of a peer whose tensors could not be read.
+            let unread = || Looked { tensors: tensors.clone(), norm: 0.0, finite: Finite::All(Nothing {}) };
+            let Looked { tensors, norm, finite } = looked.unwrap_or_else(|_| unread());
             let own = Entry { norm, factor, peer: context.me };
             // A peer that knows of no other one is alone; whether that is so is for the master to say.
             let ranks = context.world.ring.len().max(1);
@@ -119,13 +123,10 @@ impl<'a> Call<'a> {
             let raw = RawTensor::within(&room, 0..half, half..2 * half);
             let part = PartDescriptor::new((ranks * NUMBERS) as u64, DataType::Uint64, ReduceOp::Sum);
             let split = Split::Equal(u32::try_from(ranks).unwrap_or(u32::MAX));
-            let finite = finite(&tensors, norm);
             let gather = context.descriptor(Collective::AllGather(split), vec![part]);
-            let beside =
-                Clipping { tensors: tensors.clone(), own, room: room.clone(), half, report: report.clone() };
-            let descriptor = Descriptor { finite, ..gather };
-            let (raws, rooms) = (vec![raw], vec![room]);
-            Ok(Prepared { pair: None, descriptor, raws, rooms, beside: Some(Box::new(beside)) })
+            let beside = Clipping { tensors, own, room: room.clone(), half, report: report.clone() };
+            let prepared = Prepared::of(Descriptor { finite, ..gather }, raw);
+            Ok(Prepared { rooms: vec![room], beside: vec![Box::new(beside)], failure, ..prepared })
         })
     }
 }
@@ -145,17 +146,39 @@ fn check(context: &Context<'_>, tensors: &[(DataType, Span)], factor: f64) -> Re
     }
 }
 
-fn squares((data_type, data): &(DataType, Span), scale: f64) -> f64 {
-    data.view(|elements| sum_of_squares(*data_type, elements, scale))
+/// Tensors with what has been found out about them.
+struct Looked {
+    /// After what is queued on their streams.
+    tensors: Vec<(DataType, Span)>,
+    norm: f64,
+    /// What the vote says of their values.
+    finite: Finite,
+}
+
+/// Looks at all elements. Those on devices are copied for it, whole: the norm is that of the same elements on the host,
+/// to the last bit.
+fn look(tensors: &[(DataType, Span)]) -> Result<Looked, Error> {
+    let settled = tensors.iter().map(|(data_type, data)| Ok((*data_type, data.settled()?)));
+    let settled: Vec<(DataType, Span)> = settled.collect::<Result<_, Error>>()?;
+    let contents =
+        settled.iter().map(|(data_type, data)| Ok((*data_type, data.read(0..data.range().len())?)));
+    let contents: Vec<(DataType, Cow<'_, [u8]>)> = contents.collect::<Result<_, Error>>()?;
+    let squares = |(data_type, elements): &(DataType, Cow<'_, [u8]>), scale| {
+        sum_of_squares(*data_type, elements, scale)
+    };
+    let norm = norm(|scale| contents.iter().map(|it| squares(it, scale)).sum());
+    let finite = finite(&contents, norm);
+    drop(contents);
+    Ok(Looked { tensors: settled, norm, finite })
 }
 
 /// What the vote says: the first value that is not finite, if there is one.
-fn finite(tensors: &[(DataType, Span)], norm: f64) -> Finite {
+fn finite(tensors: &[(DataType, Cow<'_, [u8]>)], norm: f64) -> Finite {
     if norm.is_finite() {
         return Finite::All(Nothing {});
     }
     let bad = (0..).zip(tensors).find_map(|(tensor, (data_type, data))| {
-        let element = data.view(|elements| first_non_finite(*data_type, elements))?;
+        let element = first_non_finite(*data_type, data)?;
         Some(NotFinite { tensor, element: element as u64 })
     });
     bad.map_or(Finite::All(Nothing {}), Finite::Not)
@@ -202,12 +225,12 @@ impl Beside for Clipping {
         self.tensors.iter().map(|(_, data)| (data.range(), true)).collect()
     }
 
-    fn before(&self, place: Place, _fault: Fault) {
+    fn before(&self, place: Place, _: &[RawTensor], _: Signals) {
         let start = place.rank * ENTRY_BYTES;
         self.room.fill(start..start + ENTRY_BYTES, |out| out.copy_from_slice(&self.own.encode()));
     }
 
-    fn after(&self, place: Place) -> Result<(), Error> {
+    fn after(&self, place: Place, _: &[RawTensor]) -> Result<(), Error> {
         let decode = |bytes: &[u8]| -> Vec<Entry> {
             bytes.as_chunks::<ENTRY_BYTES>().0.iter().map(Entry::decode).collect()
         };
@@ -216,7 +239,9 @@ impl Beside for Clipping {
             let Clip { norm, median, .. } = clip;
             log::info!("clipped the own contribution: its norm was {norm}, the median of all is {median}");
             for (data_type, data) in &self.tensors {
-                data.update(|elements| scale(*data_type, elements, clip.scale));
+                data.pieces().try_for_each(|piece| {
+                    data.change(piece, |elements| scale(*data_type, elements, clip.scale))
+                })?;
             }
         }
         *self.report.0.lock() = Some(clip);

@@ -104,8 +104,10 @@ impl Call<'_> {
         (algorithm, refuses_non_finite): (Algorithm, bool),
     ) -> Result<Prepared, Error> {
         let quantisation = self.quantisation;
-        let mut prepared = (self.prepare)(&Context { me, world, backups, algorithm, quantisation })?;
+        let context = Context { me, world, backups, algorithm, quantisation };
+        let mut prepared = (self.prepare)(&context)?;
         prepared.descriptor.cut = self.cut;
+        on_device::with_host_memory(&mut prepared, &context)?;
         if (refuses_non_finite || self.refuses_non_finite) && prepared.descriptor.kind().folds() {
             prepared.look_at_values()?;
         }
@@ -147,13 +149,20 @@ pub(crate) struct Prepared {
     pub(crate) raws: Vec<RawTensor>,
     /// Memory of the library that `raws` point to.
     pub(crate) rooms: Vec<Arc<Backup>>,
-    pub(crate) beside: Option<Box<dyn Beside>>,
+    pub(crate) beside: Vec<Box<dyn Beside>>,
+    /// What has gone wrong with the memory of this peer. It votes all the same, so that nobody waits for it, and the
+    /// operation fails for all.
+    pub(crate) failure: Option<Error>,
 }
 
 impl Prepared {
+    fn new(descriptor: Descriptor, raws: Vec<RawTensor>) -> Self {
+        Self { descriptor, pair: None, raws, rooms: Vec::new(), beside: Vec::new(), failure: None }
+    }
+
     /// Of one tensor in the caller's memory.
     fn of(descriptor: Descriptor, raw: RawTensor) -> Self {
-        Self { descriptor, pair: None, raws: vec![raw], rooms: Vec::new(), beside: None }
+        Self::new(descriptor, vec![raw])
     }
 
     /// Finds out whether this peer contributes finite values only, which its vote says.
@@ -169,20 +178,30 @@ impl Prepared {
     }
 }
 
-/// Makes an attempt fail, for the reason given.
-pub(crate) type Fault = Box<dyn Fn(String) + Send>;
+/// What may be said of an attempt by what happens beside it, on any thread.
+pub(crate) struct Signals {
+    /// It fails, for the reason given.
+    pub(crate) fault: Box<dyn Fn(String) + Send>,
+    /// [`Beside::is_ready`] has become true.
+    pub(crate) ready: Box<dyn Fn() + Send>,
+}
 
 /// What happens to the caller's memory beside the tensors that the engines work on.
 pub(crate) trait Beside: fmt::Debug + Send + Sync {
     /// Address ranges of that memory, and whether they are written.
     fn ranges(&self) -> Vec<(Range<usize>, bool)>;
 
-    /// Before this peer votes for an attempt in which it has that place. Nobody sends anything yet. `fault` makes the
-    /// attempt fail, now or later, on any thread.
-    fn before(&self, _place: Place, _fault: Fault) {}
+    /// Before this peer votes for an attempt in which it has that place, with these tensors. Nobody sends anything yet.
+    fn before(&self, _place: Place, _raws: &[RawTensor], _signals: Signals) {}
+
+    /// Whether all that the operation needs of this peer is there. Before that it does not vote that it is complete:
+    /// others may have received what was never there.
+    fn is_ready(&self) -> bool {
+        true
+    }
 
     /// After a success, on the caller's thread, when no other thread uses any of the memory.
-    fn after(&self, _place: Place) -> Result<(), Error> {
+    fn after(&self, _place: Place, _raws: &[RawTensor]) -> Result<(), Error> {
         Ok(())
     }
 
@@ -193,6 +212,11 @@ pub(crate) trait Beside: fmt::Debug + Send + Sync {
     /// changed.
     fn undo(&self) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// What has gone wrong here, which is what this peer's caller gets for an operation that fails.
+    fn failure(&self) -> Option<Error> {
+        None
     }
 }
 

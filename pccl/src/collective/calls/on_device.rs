@@ -1,49 +1,78 @@
-//! Tensors on devices in an all-reduce: those that are quantised where they are, and those for which memory of the host
-//! stands.
+//! Tensors on devices: those that are quantised where they are, and those for which memory of the host stands.
 
-use super::{Beside, Context, Fault, Place, Prepared};
+use super::{Beside, Context, Place, Prepared, Signals};
 use crate::{
     Error,
-    memory::{OnDevice, Pipeline, RawTensor},
+    memory::{Hearer, OnDevice, Pipeline, RawTensor, Role},
 };
-use pccl_protocol::PartDescriptor;
+use pccl_protocol::{Collective, PartDescriptor};
 use std::ops::Range;
 
-/// Puts memory of the host in the place of each tensor on a device that is not quantised there.
-pub(super) fn with_host_memory(mut prepared: Prepared, context: &Context<'_>) -> Result<Prepared, Error> {
-    let mut staged = Vec::new();
-    for (index, (raw, part)) in prepared.raws.iter().zip(&prepared.descriptor.parts).enumerate() {
-        if let Some(device) = raw.device()
-            && !is_quantised_there(device, part)?
+/// Puts memory of the host in the place of each tensor on a device that is not quantised there. Begins after what is
+/// queued on the streams of them all, for which this waits. What the device refuses is the failure of the operation.
+pub(super) fn with_host_memory(prepared: &mut Prepared, context: &Context<'_>) -> Result<(), Error> {
+    let (mut staged, mut failure) = (Vec::new(), prepared.failure.clone());
+    for (index, (raw, part)) in prepared.raws.iter_mut().zip(&prepared.descriptor.parts).enumerate() {
+        let Some(device) = raw.device().cloned() else { continue };
+        // Whoever gives what is quantised gets what it has become.
+        let role = match device.role() {
+            Role::Gives if part.quantisation.is_some() => Role::Exchanges,
+            role => role,
+        };
+        let device = device.in_role(role);
+        let collective = &prepared.descriptor.collective;
+        match device.settled().and_then(|device| Ok((is_quantised_there(&device, part, collective)?, device)))
         {
-            staged.push((index, device.clone()));
+            Ok((true, device)) => *raw = RawTensor::on_device(device),
+            Ok((false, device)) => staged.push((index, device)),
+            Err(error @ Error::System(_)) => {
+                failure.get_or_insert(error);
+                staged.push((index, device));
+            }
+            Err(error) => return Err(error),
         }
     }
+    prepared.failure.clone_from(&failure);
     if staged.is_empty() {
-        return Ok(prepared);
+        return Ok(());
     }
-    // Out of place on the host: what came from the devices, then the results.
-    let half: usize = staged.iter().map(|(_, device)| device.bytes()).sum();
-    let room = context.backups.take(2 * half);
     let (indices, devices): (Vec<usize>, Vec<OnDevice>) = staged.into_iter().unzip();
-    let place = (context.world.rank, context.world.ring.len());
-    let pipeline = Pipeline::begin(devices, room.clone(), place)?;
+    let room = context.backups.take(Pipeline::room_bytes(&devices));
+    let first = first_chunk(&prepared.descriptor.collective, context);
+    let pipeline = Pipeline::begin(devices, room.clone(), first, failure);
     for (tensor, index) in indices.into_iter().enumerate() {
-        let (bytes, (contribution, result)) = (pipeline.place(tensor), pipeline.origins(tensor));
-        let raw = RawTensor::within(&room, bytes.clone(), bytes.start + half..bytes.end + half);
-        prepared.raws[index] = raw.standing_for(contribution, result);
+        prepared.raws[index] = pipeline.raw(tensor);
     }
     prepared.rooms.push(room);
-    prepared.beside = Some(Box::new(Copies(pipeline)));
-    Ok(prepared)
+    prepared.beside.push(Box::new(Copies(pipeline)));
+    Ok(())
 }
 
 /// Whether a tensor is encoded, added to and decoded on its device.
-fn is_quantised_there(device: &OnDevice, part: &PartDescriptor) -> Result<bool, Error> {
+fn is_quantised_there(
+    device: &OnDevice,
+    part: &PartDescriptor,
+    collective: &Collective,
+) -> Result<bool, Error> {
     let Some(quantisation) = part.quantisation else { return Ok(false) };
-    match quantisation.codec(part.data_type, part.op) {
-        Ok(codec) => device.has_codec(&codec),
-        Err(error) => Err(Error::InvalidArgument(error.to_string())),
+    let codec = quantisation.codec(part.data_type, part.op);
+    let codec = codec.map_err(|error| Error::InvalidArgument(error.to_string()))?;
+    // Where each rank has a part, what is put together or taken apart is in two buffers.
+    match collective {
+        Collective::AllReduce(_) | Collective::Broadcast(_) | Collective::Reduce(_) => {
+            device.has_codec(&codec)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// The chunk that this rank needs first, of how many; those with falling numbers follow.
+fn first_chunk(collective: &Collective, context: &Context<'_>) -> (usize, usize) {
+    let (rank, ranks) = (context.world.rank, context.world.ring.len().max(1));
+    match collective {
+        Collective::AllReduce(_) => (rank, ranks),
+        Collective::ReduceScatter(_) => ((rank + ranks - 1) % ranks, ranks),
+        _ => (0, 1),
     }
 }
 
@@ -56,11 +85,15 @@ impl Beside for Copies {
         self.0.ranges()
     }
 
-    fn before(&self, _place: Place, fault: Fault) {
-        self.0.tell(fault);
+    fn before(&self, _: Place, _: &[RawTensor], Signals { fault, ready }: Signals) {
+        self.0.tell(Hearer { failed: fault, copied: ready });
     }
 
-    fn after(&self, _place: Place) -> Result<(), Error> {
+    fn is_ready(&self) -> bool {
+        self.0.is_all_down()
+    }
+
+    fn after(&self, _: Place, _: &[RawTensor]) -> Result<(), Error> {
         self.0.complete()
     }
 
@@ -70,5 +103,9 @@ impl Beside for Copies {
 
     fn undo(&self) -> Result<(), Error> {
         self.0.undo()
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.0.failure()
     }
 }

@@ -1,7 +1,7 @@
 //! Reduce: the root gets the reduction of what all give.
 
 use super::{Call, Prepared, Root};
-use crate::memory::Target;
+use crate::memory::{Role, Target};
 use pccl_protocol::Collective;
 use pccl_quant::ReduceOp;
 
@@ -10,11 +10,12 @@ impl<'a> Call<'a> {
     /// have. See [`Communicator::reduce`](crate::Communicator::reduce).
     pub fn reduce(data: impl Into<Target<'a>>, root: impl Into<Root>, op: ReduceOp) -> Self {
         let (data, root) = (data.into(), root.into());
-        let (raw, count, data_type) = (data.in_place(), data.count(), data.data_type());
+        let (span, count, data_type) = (data.span(), data.count(), data.data_type());
         Self::new(move |context| {
             let root = root.peer(context.world)?;
             let part = context.part(count, data_type, op)?;
-            Ok(Prepared::of(context.descriptor(Collective::Reduce(root), vec![part]), raw.clone()))
+            let role = if root == context.me { Role::Exchanges } else { Role::Folds };
+            Ok(Prepared::of(context.descriptor(Collective::Reduce(root), vec![part]), span.raw(role)))
         })
     }
 }

@@ -6,11 +6,11 @@
 use super::{Beside, Call, Place, Prepared, own_part, same_type, split};
 use crate::{
     Error,
-    memory::{Backup, RawTensor, Source, Span, Target},
+    memory::{RawTensor, Source, Span, Target},
 };
 use pccl_protocol::{Collective, Split};
 use pccl_quant::ReduceOp;
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 impl<'a> Call<'a> {
     /// Reduces `send` over all peers; each one gets an equal part of the result in `recv`. See
@@ -38,12 +38,15 @@ impl<'a> Call<'a> {
             same_type(data_type, recv_type)?;
             let split = split(context.world, counts.as_deref(), own, all)?;
             let part = context.part(all, data_type, op)?;
-            let room = context.backups.take(send.range().len());
-            let raw = RawTensor::into_room(&send, &room);
-            let beside = Scatter { room: room.clone(), recv: recv.clone(), all, split: split.clone() };
+            let room = context.backups.take(if send.is_on_device() { 0 } else { send.range().len() });
+            let raw = send.folded_into(&room);
+            let settled = recv.settled();
+            let failure = settled.as_ref().err().cloned();
+            let recv = settled.unwrap_or_else(|_| recv.clone());
+            let beside = Scatter { recv, all, split: split.clone() };
             let descriptor = context.descriptor(Collective::ReduceScatter(split), vec![part]);
             let prepared = Prepared::of(descriptor, raw);
-            Ok(Prepared { rooms: vec![room], beside: Some(Box::new(beside)), ..prepared })
+            Ok(Prepared { rooms: vec![room], beside: vec![Box::new(beside)], failure, ..prepared })
         })
     }
 }
@@ -51,7 +54,6 @@ impl<'a> Call<'a> {
 /// The own part goes to a buffer of its own.
 #[derive(Debug)]
 struct Scatter {
-    room: Arc<Backup>,
     recv: Span,
     all: usize,
     split: Split,
@@ -62,11 +64,14 @@ impl Beside for Scatter {
         vec![(self.recv.range(), true)]
     }
 
-    fn after(&self, place: Place) -> Result<(), Error> {
+    fn after(&self, place: Place, raws: &[RawTensor]) -> Result<(), Error> {
+        let [sums] = raws else { return Ok(()) };
         let own = own_part(&self.split, self.all, place);
         let element_bytes = self.recv.range().len().checked_div(own.len()).unwrap_or(0);
-        let bytes = own.start * element_bytes..own.end * element_bytes;
-        self.room.view(bytes, |result| self.recv.update(|out| out.copy_from_slice(result)));
-        Ok(())
+        let start = own.start * element_bytes;
+        self.recv.pieces().try_for_each(|piece| {
+            let result = start + piece.start..start + piece.end;
+            sums.view_result(result, |result| self.recv.fill(piece, |out| out.copy_from_slice(result)))
+        })
     }
 }

@@ -4,7 +4,7 @@
 use super::{Call, Context, Prepared, Root};
 use crate::{
     Error,
-    memory::{RawTensor, Source, Target},
+    memory::{RawTensor, Role, Source, Target},
 };
 use pccl_protocol::{Collective, Nothing, Pair};
 use pccl_quant::{DataType, ReduceOp};
@@ -13,7 +13,7 @@ impl<'a> Call<'a> {
     /// Gives `data` to another member, which receives it. See [`Communicator::send`](crate::Communicator::send).
     pub fn send(data: impl Into<Source<'a>>, to: impl Into<Root>) -> Self {
         let (data, to) = (data.into(), to.into());
-        let (raw, count, data_type) = (RawTensor::read_only(&data.span()), data.count(), data.data_type());
+        let (raw, count, data_type) = (data.given(), data.count(), data.data_type());
         Self::new(move |context| {
             let pair = Pair { from: context.me, to: to.peer(context.world)? };
             between(context, pair, (count, data_type), raw.clone())
@@ -24,7 +24,7 @@ impl<'a> Call<'a> {
     pub fn recv(data: impl Into<Target<'a>>, from: impl Into<Root>) -> Self {
         let (data, from) = (data.into(), from.into());
         // What is there is lost in any case.
-        let (raw, count, data_type) = (data.in_place().without_backup(), data.count(), data.data_type());
+        let (raw, count, data_type) = (data.span().raw(Role::Gets), data.count(), data.data_type());
         Self::new(move |context| {
             let pair = Pair { from: from.peer(context.world)?, to: context.me };
             between(context, pair, (count, data_type), raw.clone())

@@ -36,17 +36,35 @@ impl<'a> Call<'a> {
             let half = WEIGHT_BYTES + bytes;
             let room = context.backups.take(2 * half);
             room.fill(0..WEIGHT_BYTES, |out| out.copy_from_slice(&weight.to_ne_bytes()));
-            data.view(|values| room.fill(WEIGHT_BYTES..half, |out| weigh(data_type, values, weight, out)));
+            let settled = data.settled();
+            let failure = settled.as_ref().err().cloned();
+            let data = settled.unwrap_or_else(|_| data.clone());
+            let mut pieces = data.pieces().take_while(|_| failure.is_none());
+            let weighed = pieces.try_for_each(|piece| {
+                let Range { start, end } = carried(&piece, data_type, carrier);
+                let values = data.read(piece)?;
+                let place = WEIGHT_BYTES + start..WEIGHT_BYTES + end;
+                room.fill(place, |out| weigh(data_type, &values, weight, out));
+                Ok(())
+            });
+            let failure = failure.or(weighed.err());
             let raw = |range: Range<usize>| {
                 RawTensor::within(&room, range.clone(), range.start + half..range.end + half)
             };
             let raws = vec![raw(0..WEIGHT_BYTES), raw(WEIGHT_BYTES..half)];
             let weights = PartDescriptor::new(1, DataType::Float64, ReduceOp::Sum);
             let descriptor = Descriptor::all_reduce(vec![weights, part], context.algorithm);
-            let beside = Division { data: data.clone(), data_type, room: room.clone(), half, bytes };
-            Ok(Prepared { pair: None, descriptor, raws, rooms: vec![room], beside: Some(Box::new(beside)) })
+            let beside = Division { data, data_type, carrier, room: room.clone(), half };
+            let prepared = Prepared::new(descriptor, raws);
+            Ok(Prepared { rooms: vec![room], beside: vec![Box::new(beside)], failure, ..prepared })
         })
     }
+}
+
+/// Bytes of what carries some bytes of a tensor.
+fn carried(piece: &Range<usize>, data_type: DataType, carrier: DataType) -> Range<usize> {
+    let of = |bytes: usize| bytes / data_type.size_bytes() * carrier.size_bytes();
+    of(piece.start)..of(piece.end)
 }
 
 /// Where the sums are, and where the quotients go.
@@ -54,9 +72,9 @@ impl<'a> Call<'a> {
 struct Division {
     data: Span,
     data_type: DataType,
+    carrier: DataType,
     room: Arc<Backup>,
     half: usize,
-    bytes: usize,
 }
 
 impl Beside for Division {
@@ -64,15 +82,19 @@ impl Beside for Division {
         vec![(self.data.range(), true)]
     }
 
-    fn after(&self, _place: Place) -> Result<(), Error> {
+    fn after(&self, _: Place, _: &[RawTensor]) -> Result<(), Error> {
         let mut weights = [0; WEIGHT_BYTES];
         self.room.view(self.half..self.half + WEIGHT_BYTES, |sum| weights.copy_from_slice(sum));
         let weights = f64::from_ne_bytes(weights);
         if weights == 0.0 || !weights.is_finite() {
             return Err(Error::InvalidArgument(format!("the weights of all peers together are {weights}")));
         }
-        let sums = self.half + WEIGHT_BYTES..self.half + WEIGHT_BYTES + self.bytes;
-        self.room.view(sums, |sums| self.data.update(|out| unweigh(self.data_type, sums, weights, out)));
-        Ok(())
+        let first = self.half + WEIGHT_BYTES;
+        self.data.pieces().try_for_each(|piece| {
+            let Range { start, end } = carried(&piece, self.data_type, self.carrier);
+            self.room.view(first + start..first + end, |sums| {
+                self.data.fill(piece, |out| unweigh(self.data_type, sums, weights, out))
+            })
+        })
     }
 }

@@ -33,22 +33,23 @@ impl Op {
         let mut result = state.result.clone().unwrap_or(Err(Error::NotConnected));
         drop(state);
         let Some(attempt) = attempt else {
-            let undone = self.beside.as_ref().map_or(Ok(()), |beside| beside.undo());
-            return result.and(undone).and(Err(Error::NotConnected));
+            return result.and(self.undo()).and(Err(Error::NotConnected));
         };
         // After `OutcomeUnknown` too the caller gets the whole result: others may have it.
         let keep = matches!(result, Ok(()) | Err(Error::OutcomeUnknown(_)));
-        if let Some(beside) = self.beside.as_ref().filter(|_| !keep) {
+        for beside in self.beside.iter().filter(|_| !keep) {
             beside.stop();
         }
         let concluded = attempt.conclude(keep, &self.common.backups);
-        let concluded = concluded.map_err(|text| Error::System(text.into()));
-        let delivered = concluded.and_then(|()| match &self.beside {
-            Some(beside) if keep => beside.after(attempt.place()),
-            Some(beside) => beside.undo(),
-            None => Ok(()),
+        let failed = |text: String| self.own_failure().unwrap_or_else(|| Error::System(text.into()));
+        let concluded = concluded.map_err(failed);
+        let delivered = concluded.and_then(|()| match keep {
+            true => self.beside.iter().try_for_each(|beside| beside.after(attempt.place(), &self.raws)),
+            false => self.undo(),
         });
-        result = delivered.and(result);
+        // Whose memory was the cause gets told what is wrong with it; another try would not help.
+        let own = self.own_failure().filter(|_| !keep);
+        result = delivered.and(own.map_or(result, Err));
         let (tx_bytes, rx_bytes) = attempt.traffic();
         let recorder = &self.common.flight;
         let record_result = |error: Option<&Error>| {
@@ -74,6 +75,20 @@ impl Op {
                 Err(error)
             }
         }
+    }
+
+    /// Puts back what has been changed beside the tensors.
+    fn undo(&self) -> Result<(), Error> {
+        // All of them, whatever the first ones say.
+        let undone: Vec<Result<(), Error>> = self.beside.iter().map(|beside| beside.undo()).collect();
+        undone.into_iter().collect()
+    }
+
+    /// What has gone wrong with the memory of this peer.
+    fn own_failure(&self) -> Option<Error> {
+        let on_devices = || self.raws.iter().find_map(|raw| raw.device()?.failure());
+        let beside = || self.beside.iter().find_map(|beside| beside.failure());
+        self.failure.clone().or_else(beside).or_else(on_devices)
     }
 
     /// Sleeps until [`Op::wait`] would return at once (`true`), or until `deadline`. Beside the thread that waits.

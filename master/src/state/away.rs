@@ -48,15 +48,16 @@ impl Roll {
 
     /// If a peer is away, it does not come back: it has registered anew, or its port is closed.
     pub(super) fn note_sign_of_death(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.away.is_some()) {
-            peer.edge_broke = Some(self.now);
+        if let Some(away) = self.peers.get_mut(&id).and_then(|peer| peer.away.as_mut()) {
+            away.is_dead = true;
         }
     }
 
     /// Whether a peer that is away is not to be waited for any longer.
     fn is_gone(&self, peer: &Peer, away: &Away) -> bool {
         let saw_it_break = |at: Timestamp| at + self.options.edge_grace >= away.since;
-        peer.edge_broke.is_some_and(saw_it_break) || away.until <= self.tick
+        let edge_says_so = !away.with_master && peer.edge_broke.is_some_and(saw_it_break);
+        away.is_dead || edge_says_so || away.until <= self.tick
     }
 }
 
@@ -100,7 +101,7 @@ impl MasterState {
         // Who looks for the master elsewhere comes late.
         let until =
             if with_master { usual.max(since + TAKE_OVER) } else { usual.min(peer.heard_at + silence) };
-        peer.away = Some(Away { since, until, text });
+        peer.away = Some(Away { since, until, with_master, is_dead: false, text });
         let has_ports = !peer.outbound_only;
         self.roll.away.insert(id);
         // Of one that nobody can dial, closed ports say nothing.

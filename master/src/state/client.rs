@@ -111,6 +111,11 @@ pub(super) struct Away {
     pub(super) since: Timestamp,
     /// If it has not come back then, it is lost.
     pub(super) until: Timestamp,
+    /// It was the master that was lost: the end of the connection says nothing of the peer, nor do edges that break
+    /// then.
+    pub(super) with_master: bool,
+    /// It has registered anew, or its port is closed.
+    pub(super) is_dead: bool,
     /// How the connection ended.
     pub(super) text: String,
 }

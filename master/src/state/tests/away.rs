@@ -102,6 +102,21 @@ fn who_has_lost_the_master_has_more_time_whenever_it_was_heard_last() {
 }
 
 #[test]
+fn an_edge_that_breaks_says_nothing_of_one_that_has_lost_the_master() {
+    let mut rig = Rig::world(3);
+    let op = rig.op(1, 1, 0);
+    rig.commence(op);
+    edge_breaks(&mut rig, 1, 2);
+    (1..=3).for_each(|n| away_with_master(&mut rig, n));
+    back(&mut rig, 1);
+    back(&mut rig, 3);
+    edge_breaks(&mut rig, 1, 2);
+    assert!(rig.closed.is_empty());
+    back(&mut rig, 2);
+    assert!(rig.closed.is_empty());
+}
+
+#[test]
 fn a_pause_of_the_master_is_not_counted() {
     let mut rig = Rig::world(2);
     away(&mut rig, 2);

@@ -142,10 +142,10 @@ wire_struct! {
 /// To whom a peer belongs, and whom it would help to take over. It decides alone by what it was told.
 ///
 /// A promise says that it obeys nobody of an older term from then on. Who got it does not act by promises alone: what
-/// follows from that leaves only when more than half of the members know its first list
-/// ([`told`](Allegiance::told)). So a peer that does not know the list may promise itself to another one in a newer
-/// term, and then does not take the list of the one before: of two that have promises of more than half, one at most is
-/// confirmed by more than half. (The two rounds are those of Lamport, "The Part-Time Parliament", 1998.)
+/// follows from that leaves only when half of the members know its first list ([`told`](Allegiance::told)). So a peer
+/// that does not know the list may promise itself to another one in a newer term, and then does not take the list of
+/// the one before: half of the members, and more than half of them, have one in common. (The two rounds are those of
+/// Lamport, "The Part-Time Parliament", 1998.)
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allegiance {
     term: Term,

@@ -99,12 +99,13 @@ impl Probation {
         back.into_iter().for_each(|id| self.warn(roll, out, id));
     }
 
-    /// Until when a newcomer is not let in where it would disturb others.
+    /// Until when a newcomer is not let in where it would disturb others. The wait ends with a tick, as whatever ends
+    /// by itself: a packet that comes just behind its end changes nothing.
     fn until_of(&self, roll: &Roll, peer: &Peer) -> Option<Timestamp> {
         if peer.phase != Phase::Pending || peer.info.formed || self.records.is_empty() {
             return None;
         }
-        self.until(&self.address_of(peer)).filter(|until| *until > roll.now)
+        self.until(&self.address_of(peer)).filter(|until| *until > roll.tick)
     }
 
     /// The same, as things are: where nobody is in the run, nobody is disturbed.

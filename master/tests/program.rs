@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{Client, PATIENCE, beat};
-use pccl_protocol::{KickCode, M2c};
+use common::{Client, PATIENCE, beat, launch};
+use pccl_master::Master;
+use pccl_protocol::{C2m, CopiesKnown, KickCode, M2c, Promise, Return, Term};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener},
@@ -354,4 +355,56 @@ fn a_client_that_was_silent_only_while_the_master_stood_still_is_kept() {
     thread::sleep(Duration::from_secs(5));
     program.signal("CONT");
     client.check_alive(2);
+}
+
+#[test]
+fn who_took_over_and_is_not_known_finds_out_that_another_one_acts() {
+    let mut first = Program::start(&["--listen", "127.0.0.1:0", "--accept-standbys"]);
+    let (mut client, registered) = Client::register(first.address, 0);
+    let stand_by = || {
+        launch(|config| {
+            config.standby_of = vec![first.address.to_string()];
+            config.return_grace = None;
+        })
+    };
+    let (slow, fast) = (stand_by(), stand_by());
+    let known = client.wait_for("a list of two copies", |packet| match packet {
+        M2c::Copies(copies) if copies.standbys.len() == 2 => Some(copies),
+        _ => None,
+    });
+    client.send(&C2m::CopiesKnown(CopiesKnown { term: known.term, number: known.number }));
+    // The answer leaves when both have what led to it, and with it each other's place.
+    client.check_alive(1);
+    first.signal("KILL");
+    first.end();
+    // It promises itself to one, does not wait for what follows, and does the same with the other one.
+    let mut term = Term(0);
+    for standby in [&slow, &fast] {
+        let (run, peer) = (registered.run, registered.peer);
+        term = promise(standby, &C2m::Return(Return { run, peer, proof: None, received: 1, term }));
+    }
+    let began = Instant::now();
+    while !slow.has_ended() {
+        assert!(began.elapsed() < PATIENCE, "it waits for those who know another one");
+        thread::yield_now();
+    }
+    let error = slow.wait().expect_err("it is none any more").to_string();
+    assert!(error.contains(&format!("has taken over in term {term}")), "{error}");
+    assert!(!fast.has_ended());
+}
+
+/// Comes to a standby until that asks for a promise, and gives it. The term that it acts in then.
+fn promise(standby: &Master, asked: &C2m) -> Term {
+    loop {
+        let mut client = Client::connect(standby.local_addr());
+        client.send(asked);
+        while let Some(packet) = client.receive() {
+            let M2c::Claim(claim) = packet else { continue };
+            client.send(&C2m::Promise(Promise { term: claim.term, refused: None }));
+            client.wait_for("the list of the new term", |packet| {
+                matches!(packet, M2c::Copies(copies) if copies.term == claim.term).then_some(())
+            });
+            return claim.term;
+        }
+    }
 }

@@ -65,8 +65,8 @@ impl Feeds {
         mem::take(&mut self.changed)
     }
 
-    /// The places of those who stand by, or did a moment ago.
-    fn note_places(&mut self, copies: &Copies) {
+    /// The places of those who stand by, or did a moment ago: another one of them may act.
+    pub(super) fn note_places(&mut self, copies: &Copies) {
         self.inquiry.note_places(&copies.standbys);
     }
 }

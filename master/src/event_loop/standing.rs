@@ -351,8 +351,13 @@ impl EventLoop {
         recalled.end();
         let guests = self.dismiss_others(&standing.guests);
         let keys = standing.keys.clone();
-        let office = Acting::take_over(term, copy, recalled.past.clone());
+        let past = recalled.past.clone();
+        let office = Acting::take_over(term, copy, past.clone());
         self.go_on_as(*recalled, office, standing.journal, keys);
+        if let Some(keeper) = &mut self.keeper {
+            // Until enough know the first list of this term, one of these may take over in a newer one.
+            keeper.feeds.note_places(&past.copies);
+        }
         self.go_on();
         for (key, conn, asked) in guests {
             self.let_guest_in(key, conn, asked);

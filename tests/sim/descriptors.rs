@@ -94,6 +94,8 @@ impl World {
             5 => part.quantisation = Some(Quantisation::new(Scheme::CastBf16)),
             _ => part.count = 99,
         }
+        let mut rng = Rng::new(self.seed ^ op.epoch.0 << 24 ^ op.tag.number << 16 ^ 0x5eed_0013 << 32);
+        descriptor.knew_ring = !(self.swarm.odd_calls && rng.percent(25));
         descriptor
     }
 }

@@ -3,7 +3,9 @@
 
 use crate::state::{ClientKey, Input};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
-use pccl_protocol::{C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, RunId, SyncOutcome, Verdict};
+use pccl_protocol::{
+    C2m, GroupEpoch, GroupId, M2c, Name, Outcome, PeerId, Register, RunId, SyncOutcome, Verdict,
+};
 use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
@@ -28,6 +30,29 @@ struct Known {
     away: Option<String>,
 }
 
+impl Known {
+    fn new(remote: IpAddr) -> Self {
+        Self { remote, group: GroupId(0), host: None, name: Name::default(), peer: None, away: None }
+    }
+
+    fn asks(&mut self, register: &Register) {
+        self.group = register.group;
+        self.host = register.advertised_host.as_ref().map(|host| host.as_str().to_owned());
+        self.name = register.name.clone();
+    }
+
+    fn is_registered(&mut self, recorder: &Recorder, peer: PeerId) {
+        self.peer = Some(peer);
+        let host = self.host.take().unwrap_or_else(|| self.remote.to_string());
+        let host = match self.name.as_str() {
+            "" => host,
+            name => format!("{name}, {host}"),
+        };
+        let group = u64::from(self.group.0);
+        recorder.record_with(|| Event::new(What::PeerRegistered).peer(peer).count(group).text(host));
+    }
+}
+
 /// Watches what goes in and out.
 #[derive(Debug)]
 pub(super) struct Observer {
@@ -47,19 +72,24 @@ impl Observer {
         self.recorder.identify(run, None);
     }
 
+    /// This master goes on for one that has died, with those who had registered there.
+    pub(super) fn recall<'a>(
+        &mut self,
+        registered: impl Iterator<Item = (ClientKey, PeerId, IpAddr, &'a Register)>,
+    ) {
+        for (client, peer, remote, register) in registered {
+            let mut known = Known::new(remote);
+            known.asks(register);
+            known.is_registered(&self.recorder, peer);
+            self.clients.insert(client, known);
+        }
+    }
+
     /// An input is about to be handled.
     pub(super) fn input(&mut self, input: &Input) {
         match input {
             Input::Connected { client, remote, .. } => {
-                let known = Known {
-                    remote: *remote,
-                    group: GroupId(0),
-                    host: None,
-                    name: Name::default(),
-                    peer: None,
-                    away: None,
-                };
-                self.clients.insert(*client, known);
+                self.clients.insert(*client, Known::new(*remote));
             }
             Input::Packet { client, packet } => self.packet(*client, packet),
             Input::Disconnected { client, text } => {
@@ -95,9 +125,7 @@ impl Observer {
     fn packet(&mut self, client: ClientKey, packet: &C2m) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         if let C2m::Register(register) = packet {
-            known.group = register.group;
-            known.host = register.advertised_host.as_ref().map(|host| host.as_str().to_owned());
-            known.name = register.name.clone();
+            known.asks(register);
         }
         // Others than peers must not be able to push out what was recorded.
         if let Some(peer) = known.peer {
@@ -112,16 +140,7 @@ impl Observer {
     pub(super) fn output(&mut self, client: ClientKey, packet: &M2c) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         if let M2c::Registered(registered) = packet {
-            known.peer = Some(registered.peer);
-            let host = known.host.take().unwrap_or_else(|| known.remote.to_string());
-            let host = match known.name.as_str() {
-                "" => host,
-                name => format!("{name}, {host}"),
-            };
-            let group = u64::from(known.group.0);
-            self.recorder.record_with(|| {
-                Event::new(What::PeerRegistered).peer(registered.peer).count(group).text(host)
-            });
+            known.is_registered(&self.recorder, registered.peer);
         }
         let Some(peer) = known.peer else { return };
         self.fact(peer, packet);

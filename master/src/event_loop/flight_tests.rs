@@ -11,11 +11,8 @@ fn observer() -> Observer {
     Observer::new(Arc::new(Recorder::new(Role::Master, GroupId(0), settings)))
 }
 
-fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
-    let client = ClientKey(key);
-    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, key as u8));
-    observer.input(&Input::Connected { client, remote: ip, local: ip });
-    let packet = C2m::Register(Register {
+fn registration(host: Option<&str>) -> Register {
+    Register {
         group: GroupId(4),
         advertised_host: host.map(Host::new),
         addresses: Vec::new(),
@@ -29,7 +26,14 @@ fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
         resume: None,
         outbound_only: Some(false),
         site: Name::default(),
-    });
+    }
+}
+
+fn register(observer: &mut Observer, key: u64, host: Option<&str>) -> PeerId {
+    let client = ClientKey(key);
+    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, key as u8));
+    observer.input(&Input::Connected { client, remote: ip, local: ip });
+    let packet = C2m::Register(registration(host));
     observer.input(&Input::Packet { client, packet });
     let peer = PeerId(u128::from(key));
     let registered = Registered {
@@ -117,4 +121,17 @@ fn a_verdict_for_many_is_noted_once() {
         }
     }
     assert_eq!(kinds(&observer).into_iter().filter(|what| *what == What::Verdict).count(), 2);
+}
+
+#[test]
+fn who_was_registered_with_a_master_that_died_is_known_to_the_next_one() {
+    let mut observer = observer();
+    let (client, peer, remote) = (ClientKey(3), PeerId(3), IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let register = Register { name: Name::new("blue"), ..registration(Some("node7")) };
+    observer.recall([(client, peer, remote, &register)].into_iter());
+    observer.input(&Input::Disconnected { client, text: "reset".into() });
+    let found = events(&observer);
+    assert_eq!((found[0].what, found[0].peer, found[0].count), (What::PeerRegistered, Some(peer), Some(4)));
+    assert_eq!(found[0].text.as_deref(), Some("blue, node7"));
+    assert_eq!((found[1].what, found[1].peer), (What::PeerLost, Some(peer)));
 }

@@ -392,6 +392,7 @@ impl EventLoop {
         self.reacher = Reacher::new(self.run, self.reactor.waker());
         self.observer.identify(self.run);
         (self.state, self.tickets) = (state, tickets);
+        self.observer.recall(self.state.registered());
         (self.started, self.began_at, self.at) = (Instant::now(), at, at);
         debug_assert_eq!(keys.is_some(), self.tickets.is_some());
         self.keeper = Some(Keeper::new(journal, origin, open, office));

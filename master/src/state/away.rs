@@ -10,8 +10,8 @@ use super::client::{Away, Peer, Phase};
 use super::group::{Group, Loss};
 use super::roll::Roll;
 use super::types::{ClientKey, Timestamp};
-use pccl_protocol::{Cause, EdgeReport, PeerId, Text, limits};
-use std::{collections::BTreeSet, time::Duration};
+use pccl_protocol::{Cause, EdgeReport, PeerId, Register, Text, limits};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 /// How long peers are waited for when another master goes on, at least.
 const TAKE_OVER: Duration = Duration::from_millis(limits::TAKE_OVER_GRACE_MS);
@@ -80,6 +80,11 @@ impl MasterState {
     /// The peer of a client, once it has registered.
     pub fn peer_of(&self, client: ClientKey) -> Option<PeerId> {
         self.roll.clients.get(&client)?.peer
+    }
+
+    /// All who have registered: by which client each came, from where, and what it said of itself.
+    pub fn registered(&self) -> impl Iterator<Item = (ClientKey, PeerId, IpAddr, &Register)> {
+        self.roll.peers.iter().map(|(id, peer)| (peer.client, *id, peer.remote, &peer.info))
     }
 
     /// Those whose word counts for who leads the run: the members, or, as long as there are none, all who have

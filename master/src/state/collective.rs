@@ -84,6 +84,10 @@ impl Group {
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         if let Some((other, (a, b))) = odd {
             let detail = format!("{} called it {a}, {} {b}", roll.name_of(*first), roll.name_of(*other));
+            if let Some((peer, _)) = votes.iter().find(|(_, vote)| !vote.knew_ring) {
+                let detail = format!("{detail}, before {} knew the present members", roll.name_of(*peer));
+                return refuse(descriptor.kind(), Cause::WorldChanged, &[], &detail);
+            }
             return refuse(descriptor.kind(), Cause::MismatchedCall, &[*first, *other], &detail);
         }
         if let Some(refusal) = refuse_values(roll, id, votes) {

@@ -4,8 +4,8 @@ use crate::{Collective, CollectiveKind, Nothing, OpId, PartDescriptor, Paths, Ve
 use std::fmt;
 use tinysockets::wire::{Decode, Encode, Reader, WireError};
 
-/// What travels with a vote to begin a collective. All votes of one attempt must be equal, but for whether the
-/// contribution of the voter [is finite](Finite).
+/// What travels with a vote to begin a collective. All votes of one attempt must be equal, but for what the voter says
+/// of itself: whether its contribution [is finite](Finite), and whether it knew the ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     /// What is done.
@@ -19,6 +19,9 @@ pub struct Descriptor {
     pub finite: Finite,
     /// Which segment it is of a call that has several.
     pub cut: Option<Cut>,
+    /// Whether the voter knew the ring of this attempt when it made the call. One that did not may have taken its
+    /// arguments, the root for instance, from another one: then it is no mistake if they differ from those of others.
+    pub knew_ring: bool,
 }
 
 impl Encode for Descriptor {
@@ -28,6 +31,7 @@ impl Encode for Descriptor {
         self.algorithm.encode(out);
         self.finite.encode(out);
         self.cut.encode(out);
+        self.knew_ring.encode(out);
     }
 }
 
@@ -36,12 +40,13 @@ impl Decode for Descriptor {
         let collective = Collective::decode(reader)?;
         let (parts, algorithm) = (Vec::decode(reader)?, Algorithm::decode(reader)?);
         let (finite, cut) = (Finite::decode(reader)?, Option::<Cut>::decode(reader)?);
+        let knew_ring = bool::decode(reader)?;
         collective.check(&parts)?;
         if cut.is_some() && (collective.kind() != CollectiveKind::AllReduce || parts.len() != 1) {
             let what = "code of a collective that is a segment";
             return Err(WireError::BadValue { what, value: collective.kind().code().into() });
         }
-        Ok(Self { collective, parts, algorithm, finite, cut })
+        Ok(Self { collective, parts, algorithm, finite, cut, knew_ring })
     }
 }
 
@@ -51,7 +56,7 @@ impl Descriptor {
     /// An all-reduce of these tensors.
     pub const fn all_reduce(parts: Vec<PartDescriptor>, algorithm: Algorithm) -> Self {
         let (collective, finite) = (Collective::AllReduce(Nothing {}), Finite::NotAsked(Nothing {}));
-        Self { collective, parts, algorithm, finite, cut: None }
+        Self { collective, parts, algorithm, finite, cut: None, knew_ring: true }
     }
 
     /// The kind of collective.

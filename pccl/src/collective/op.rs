@@ -195,6 +195,8 @@ impl Op {
         // The master finds that as well, and lets no such attempt begin.
         state.early = shape.is_none().then(|| local_fault("called for other members"));
         state.vote = None;
+        // What two say to each other has nothing to do with the others.
+        let knew_ring = self.tag.pair.is_some() || self.known.world.ring == ring;
         (state.attempt, state.ring) = (Some(attempt.clone()), ring);
         (state.initiated, state.told) = (false, false);
         drop(state);
@@ -206,7 +208,8 @@ impl Op {
         }
         attempt.prepare();
         flight::op(&common.flight, What::OpVoted, id);
-        common.control.send(&C2m::Initiate(Initiate { op: id, descriptor: self.descriptor.clone() }));
+        let descriptor = Descriptor { knew_ring, ..self.descriptor.clone() };
+        common.control.send(&C2m::Initiate(Initiate { op: id, descriptor }));
         let given_up = {
             let mut state = self.state.lock();
             state.initiated = true;

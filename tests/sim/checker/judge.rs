@@ -47,7 +47,17 @@ impl Checker {
             return Err("of no collective".into());
         };
         let misfit = self.misfits(op, &[]).iter().flatten().any(|missing| missing == named);
-        if misfit { Ok(()) } else { Err("it was called for the members that there are".into()) }
+        if misfit || named.is_empty() && self.has_uninformed(op) {
+            Ok(())
+        } else {
+            Err("it was called for the members that there are".into())
+        }
+    }
+
+    /// Whether somebody voted for an attempt without knowing its ring.
+    fn has_uninformed(&self, op: OpId) -> bool {
+        let attempts = self.votes.iter().filter(|((.., id), _)| *id == op);
+        attempts.flat_map(|(_, votes)| votes.values()).any(|vote| !vote.knew_ring)
     }
 
     /// A mismatch must be one: the two that are named voted differently, and all for the members that there are.
@@ -67,7 +77,9 @@ impl Checker {
                     let (client, seen) = self.client_of(peer)?;
                     self.votes.get(&(seen.group, self.life(seen.group), op))?.get(&client)
                 };
-                vote(*a).zip(vote(*b)).is_some_and(|(x, y)| x != y)
+                vote(*a)
+                    .zip(vote(*b))
+                    .is_some_and(|(x, y)| x.difference(y).is_some() && x.knew_ring && y.knew_ring)
             }
             (Operation::Sync(_), [a, b]) => {
                 let votes = self.sync_votes.get(a).zip(self.sync_votes.get(b));

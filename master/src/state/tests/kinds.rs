@@ -103,6 +103,17 @@ fn votes_for_the_members_before_and_after_a_death_are_no_mistake_of_the_callers(
         let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
         assert_eq!(named, culprit.iter().copied().collect::<Vec<_>>(), "{verdict}");
     }
+    // Roots that are both here, of a world that one of them did not know any more.
+    let op = rig.op(1, 8, 0);
+    for n in [1, 2] {
+        let collective = Collective::Broadcast(rig.peers[&n]);
+        let vote = Descriptor { collective, knew_ring: n != 1, ..descriptor(12) };
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote }));
+    }
+    let verdict = aborted(rig.answer(2));
+    assert_eq!(verdict, aborted(rig.answer(1)));
+    assert_eq!((verdict.cause, verdict.culprits.len()), (Cause::WorldChanged, 0));
+    assert!(verdict.detail.as_str().contains("knew the present members"), "{verdict}");
     // Calls for the present members that differ are one.
     let op = rig.op(1, 9, 0);
     vote(&mut rig, &[1, 2], op, |rig, n| Collective::Broadcast(rig.peers[&n]));

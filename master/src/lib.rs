@@ -3,11 +3,13 @@
 //! [`Master::launch`] runs one in this process. It decides who is in the run and what happens next, and never sees a
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `handle`, `event_loop`, `relay`, `doctor`,
-//! `offline`, `rates`, `journal`, `office`, `origin`, `state`, `json`, `operate`, `topology`.
+//! Modules from top to bottom, each of which uses only those below it: `handle`, `config`, `error`, `event_loop`,
+//! `relay`, `doctor`, `offline`, `rates`, `journal`, `office`, `origin`, `state`, `json`, `operate`, `topology`.
 #![forbid(unsafe_code)]
 
+mod config;
 pub mod doctor;
+mod error;
 mod event_loop;
 mod handle;
 mod journal;
@@ -21,7 +23,9 @@ mod relay;
 pub mod state;
 pub mod topology;
 
-pub use handle::{Master, MasterConfig, MasterError, StopHandle};
+pub use config::MasterConfig;
+pub use error::MasterError;
+pub use handle::{Master, StopHandle};
 pub use json::status_to_json;
 pub use operate::{accept_revision, key_for, query_rates, query_status, remove_peer, rotate_key};
 pub use rates::{rates_to_csv, rates_to_json};

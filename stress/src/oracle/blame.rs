@@ -66,6 +66,8 @@ impl Blame {
             // Not verdicts, but answers to one peer; whether it may hear them is judged elsewhere.
             "TooFewPeers" | "NotConnected" | "Kicked" | "MasterLost" | "OutcomeUnknown" => return wrong,
             "EdgeBroken" if known.edge_harmed => {}
+            // Something was done to a third one, and the two lose the connection of the ring that was.
+            "EdgeBroken" if known.recently && text.contains(super::NEW_PLAN) => {}
             // Through a connection that was harmed nobody fetches state either.
             "PeerDropped" if known.recently && text.contains(super::NO_STATE) => {}
             "Corruption" if known.edge_damaged => {}
@@ -152,6 +154,17 @@ mod tests {
         };
         assert_eq!((wrong(&[], true), wrong(&[1], true)), (0, 0));
         assert_eq!((wrong(&[], false), wrong(&[2], true)), (1, 1));
+    }
+
+    #[test]
+    fn a_transfer_between_two_ends_with_the_ring_of_all_when_something_was_done() {
+        let wrong = |text: &str, recently| {
+            let known = Known { recently, ..Known::default() };
+            let failure = Failure { cause: "EdgeBroken", culprits: &[2, 3], text };
+            Blame::default().check(failure, &known, |_| Standing::Innocent).len()
+        };
+        let text = format!("send-recv failed while transfer: edge broken ({})", super::super::NEW_PLAN);
+        assert_eq!((wrong(&text, true), wrong(&text, false), wrong("another", true)), (0, 1, 1));
     }
 
     #[test]

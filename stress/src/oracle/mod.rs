@@ -40,6 +40,9 @@ const VIOLATIONS_MAX: usize = 100;
 /// What the reason of a drop says if shared state could not be fetched.
 const NO_STATE: &str = "could not fetch the shared state";
 
+/// What the failure of a transfer between two says if the ring of all was planned anew under it.
+const NEW_PLAN: &str = "a new plan of the group replaced its connections";
+
 /// How the end of a membership is called that only the end of the master explains.
 const MASTER_GONE: [&str; 3] = ["MasterLost", "OutcomeUnknown", "ConnectFailed"];
 

@@ -10,6 +10,7 @@ mod called;
 pub(crate) mod calls;
 mod conductor;
 mod edges;
+mod gather;
 mod listen;
 mod probe;
 mod reach;

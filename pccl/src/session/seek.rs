@@ -1,14 +1,17 @@
 //! Looks for the master again when the connection to it has ended that something on the way may have closed. Everything
 //! else goes on meanwhile: who waits for an answer waits on, and what is sent leaves over the next connection.
 
-use super::{Shared, dial_master, open_control};
+use super::{
+    Shared, dial_master,
+    gather::{Round, Turn},
+    open_control,
+};
 use crate::{ConnectCause, LossCause, Reason, error::End, threads::spawn, world::Identity};
 use pccl_flight::{Event, What};
 use pccl_protocol::{
     C2m, Copies, CopiesKnown, KickReason, M2c, Promise, Return, Returned, StandsBy, Text, limits,
 };
 use std::{
-    collections::VecDeque,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -25,14 +28,12 @@ const ATTEMPT: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 /// Shortest and longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// How long a peer stays with a standby that waits for others, before it looks elsewhere. Less than the time for which
-/// one that acts keeps its place.
-const STAY: Duration = Duration::from_secs(2);
-
 /// Why an attempt came to nothing.
 enum Failure {
     /// Another one may succeed.
     ForNow(String),
+    /// The standby there waited for others, and this peer with it.
+    InVain(String),
     /// The master acts at this place.
     Elsewhere(String, HostPort),
     /// None will at this place.
@@ -94,13 +95,15 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
         let lose = |text: &str| {
             shared.finish(End::MasterLost(why.clone().say(|why| format!("{why}; {text}"))));
         };
-        let mut round = Round::of(&shared);
-        let (mut texts, mut may_succeed) = (Vec::new(), round.places.len() > 1);
-        while let Some((place, may_stay)) = round.next() {
+        let turn = Turn::now(began, me.peer);
+        let mut round = round_of(&shared, turn.number);
+        let (mut texts, mut may_succeed) = (Vec::new(), round.has_several());
+        while let Some((place, waits)) = round.next() {
             if control.end().is_some() {
                 return;
             }
-            match attempt(&shared, me, (&place, may_stay), (patience, began + grace)) {
+            let stays_until = waits.then_some(turn.ends);
+            match attempt(&shared, me, (&place, stays_until), (patience, began + grace)) {
                 Ok(()) => {
                     let millis = began.elapsed().as_millis();
                     log::info!("connected to the master at {place} after {millis} ms");
@@ -115,6 +118,11 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
                 Err(Failure::ForNow(text)) => {
                     may_succeed = true;
                     texts.push(text);
+                }
+                Err(Failure::InVain(text)) => {
+                    may_succeed = true;
+                    texts.push(text);
+                    round.has_waited();
                 }
                 Err(Failure::Elsewhere(text, acting)) => {
                     may_succeed = true;
@@ -135,41 +143,11 @@ fn run(shared: &Weak<Shared>, me: Identity, grace: Duration, why: Reason<LossCau
     }
 }
 
-/// The places at which a master may act, each to be tried once: where one did last, where those are that may take over,
-/// and then all others that are known.
-struct Round {
-    places: VecDeque<HostPort>,
-    /// Those at which it is worth to wait: they are more than a hint.
-    listed: Vec<HostPort>,
-    heard_of: Vec<HostPort>,
-}
-
-impl Round {
-    fn of(shared: &Shared) -> Self {
-        let all = shared.config.masters.all();
-        let allegiance = shared.told.allegiance.lock();
-        let standbys = allegiance.standbys().iter();
-        let standbys = standbys.map(|standby| HostPort::new(standby.hosts.as_str(), standby.port));
-        let listed: Vec<HostPort> = all.first().cloned().into_iter().chain(standbys).collect();
-        let hints = all.into_iter().filter(|place| !listed.contains(place));
-        let places = listed.iter().cloned().chain(hints).collect();
-        Self { places, listed, heard_of: Vec::new() }
-    }
-
-    fn next(&mut self) -> Option<(HostPort, bool)> {
-        let place = self.places.pop_front()?;
-        let is_listed = self.listed.contains(&place);
-        Some((place, is_listed))
-    }
-
-    /// One that stands by says that the master acts at this place, which is tried next, though it may have been tried
-    /// before.
-    fn hear_of(&mut self, acting: HostPort) {
-        if !self.heard_of.contains(&acting) {
-            self.heard_of.push(acting.clone());
-            self.places.push_front(acting);
-        }
-    }
+fn round_of(shared: &Shared, turn: usize) -> Round {
+    let allegiance = shared.told.allegiance.lock();
+    let standbys = allegiance.standbys().iter();
+    let standbys = standbys.map(|standby| HostPort::new(standby.hosts.as_str(), standby.port)).collect();
+    Round::new(shared.config.masters.all(), standbys, turn)
 }
 
 /// Callers that ask for whom they wait hear it.
@@ -185,7 +163,7 @@ fn note_wait(shared: &Shared, began: Instant, text: Option<&str>) {
 fn attempt(
     shared: &Arc<Shared>,
     me: Identity,
-    (place, may_stay): (&HostPort, bool),
+    (place, stays_until): (&HostPort, Option<Instant>),
     (patience, until): (Duration, Instant),
 ) -> Result<(), Failure> {
     let deadline = until.min(Instant::now() + patience);
@@ -203,7 +181,7 @@ fn attempt(
     let term = shared.told.allegiance.lock().term();
     let asked = C2m::Return(Return { run: me.run, peer: me.peer, proof, received, term });
     let mut visit =
-        Visit { shared, place, conn, began: Instant::now(), until, deadline, may_stay, promised: false };
+        Visit { shared, place, conn, began: Instant::now(), until, deadline, stays_until, promised: false };
     visit.send(&asked)?;
     loop {
         match visit.receive()? {
@@ -232,8 +210,8 @@ struct Visit<'a> {
     until: Instant,
     /// When something has to have come.
     deadline: Instant,
-    /// It is worth to wait for it.
-    may_stay: bool,
+    /// Until when this peer waits there with it for others, if it does.
+    stays_until: Option<Instant>,
     /// This peer has promised itself to it.
     promised: bool,
 }
@@ -299,11 +277,13 @@ impl Visit<'_> {
             self.shared.config.masters.note(acting.clone());
         }
         note_wait(self.shared, self.began, Some(text.as_str()));
-        let has_time = self.promised || self.may_stay && self.began.elapsed() < STAY;
-        if !keeps || !has_time || Instant::now() >= self.until {
+        let now = Instant::now();
+        let has_time = self.promised || self.stays_until.is_some_and(|until| now < until);
+        if !keeps || !has_time || now >= self.until {
             let text = format!("{}: {text}", self.place);
             return Err(match acting {
                 Some(acting) => Failure::Elsewhere(text, acting),
+                None if keeps && self.stays_until.is_some() => Failure::InVain(text),
                 None => Failure::ForNow(text),
             });
         }

@@ -361,9 +361,9 @@ impl Fleet {
         let deadline = Instant::now() + WATCHDOG;
         let key = crate::run_key();
         loop {
-            let status = pccl_master::query_status(&self.address, key.as_ref(), WATCHDOG)
-                .expect("a status")
-                .to_string();
+            let status = pccl_master::query_status(&self.address, key.as_ref(), WATCHDOG);
+            // One that is asked again and again may refuse a connection.
+            let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             if status.contains(words) && !status.contains("has tried to reach the ports") {
                 return status;
             }

@@ -7,6 +7,7 @@ mod kinds;
 mod leaks;
 mod pipeline;
 mod quantised;
+mod slow;
 mod state;
 
 use pccl::{Communicator, CudaError, DeviceMemory, Master, MasterConfig};

@@ -16,7 +16,7 @@ use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::Timestamp;
 use core::time::Duration;
-use pccl_protocol::{Algorithm, EdgeBytes, OpId, PeerId, ProbeRate, ProbeResult};
+use pccl_protocol::{Algorithm, EdgeBytes, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
 
 /// An edge is much slower than planned below this part of the slowest rate of its ring, or of what pairwise exchange
 /// needs.
@@ -81,7 +81,7 @@ impl Pace {
 enum Seen {
     /// Nothing about its rate: no operation runs, or one has only just begun.
     Nothing,
-    /// It waits for others.
+    /// It waits for others, or for its receiving end.
     Idle,
     /// Bytes of an operation by this algorithm wait on it.
     Busy(Algorithm, Look),
@@ -142,7 +142,10 @@ impl Group {
         if !is_used || !receives || !is_fresh || *heard_at < *since || roll.now.since(*since) < start {
             return None;
         }
-        if beat.sent.iter().any(|sent| sent.peer == id && sent.generation == received.generation) {
+        let its = |peer: PeerId, generation: LinkGeneration| generation == received.generation && peer == id;
+        let is_taken =
+            self.net.edges.named(ends, received.generation).and_then(|edge| edge.busy_at) != Some(roll.now);
+        if !is_taken || beat.sent.iter().any(|sent| its(sent.peer, sent.generation)) {
             return Some(Seen::Idle);
         }
         let look = Look { op, at: roll.now, bytes: received.bytes };

@@ -151,6 +151,8 @@ wire_struct! {
         pub sent: Vec<EdgeBytes>,
         /// What has been received on each edge to this peer.
         pub received: Vec<EdgeBytes>,
+        /// Edges to this peer of which it takes nothing now, because it is at work on what has come.
+        pub busy: Vec<BusyEdge>,
         /// How far its fetch of shared state is, while there is one.
         pub fetch: Option<FetchProgress>,
     }
@@ -163,6 +165,11 @@ impl ListItem for EdgeBytes {
 
 impl ListItem for StalledEdge {
     const LIST: &'static str = "stalled edges";
+    const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
+}
+
+impl ListItem for BusyEdge {
+    const LIST: &'static str = "busy edges";
     const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
 }
 
@@ -189,6 +196,19 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// For how long nothing has moved, in milliseconds.
         pub stalled_ms: u64,
+    }
+}
+
+wire_struct! {
+    /// An edge whose receiving end is at work on what has come, and receives nothing meanwhile. It may wait for a
+    /// device.
+    pub struct BusyEdge {
+        /// The sending end.
+        pub from: PeerId,
+        /// Generation of the edge.
+        pub generation: LinkGeneration,
+        /// For how long it has not got on with that, in milliseconds.
+        pub busy_ms: u64,
     }
 }
 

@@ -10,6 +10,7 @@ use pccl_protocol::{GroupEpoch, GroupPlan, OpFault, PeerId, Purpose};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLink};
 
@@ -184,9 +185,11 @@ impl Links {
         links.into_iter().map(|(name, link)| (name, link.sent_bytes(), link.backlog())).collect()
     }
 
-    /// The links from others: the name of each (peer, generation), and bytes received.
-    pub(crate) fn received(&self) -> Vec<(Name, u64)> {
-        self.now.lock().inbound.iter().map(|(name, link)| (*name, link.received_bytes())).collect()
+    /// The links from others: the name of each (peer, generation), bytes received, and for how long it has been at work
+    /// on them, see [`InLink::busy`].
+    pub(crate) fn received(&self) -> Vec<(Name, u64, Option<Duration>)> {
+        let now = self.now.lock();
+        now.inbound.iter().map(|(name, link)| (*name, link.received_bytes(), link.busy())).collect()
     }
 
     /// Why an operation of `epoch` cannot run, if it cannot.

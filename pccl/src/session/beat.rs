@@ -9,7 +9,7 @@ use super::{
 use crate::{LossCause, Reason, state::progress::Underway as Fetching};
 use parking_lot::Mutex;
 use pccl_flight::{Event, What};
-use pccl_protocol::{Algorithm, Beat, EdgeBytes, LinkGeneration, PeerId, StalledEdge, limits};
+use pccl_protocol::{Algorithm, Beat, BusyEdge, EdgeBytes, LinkGeneration, PeerId, StalledEdge, limits};
 use std::{
     collections::BTreeMap,
     sync::{OnceLock, atomic::Ordering},
@@ -21,6 +21,9 @@ use tinysockets::link::Backlog;
 /// How long after the beginning of an operation there are beats beside the regular ones, so that an operation that is
 /// shorter than the time between two of these shows how fast the edges are.
 const EARLY_MS: [u64; 4] = [100, 200, 400, 800];
+
+/// Work on what has come that takes no longer is not told.
+const BUSY_AFTER: Duration = Duration::from_millis(100);
 
 /// A master that is silent for so long may be dead, where another one may take over: it is looked for.
 const SILENCE: Duration = Duration::from_millis(limits::STANDBY_SILENCE_MS);
@@ -121,8 +124,8 @@ fn edge_bytes((peer, generation): (u128, u64), bytes: u64) -> EdgeBytes {
 /// What is watched of each link to another peer, by its name.
 type Watches = BTreeMap<(u128, u64), StallWatch>;
 
-/// The links from other peers: name, and bytes received.
-type Received = Vec<((u128, u64), u64)>;
+/// The links from other peers: name, bytes received, and for how long it has been at work on them.
+type Received = Vec<((u128, u64), u64, Option<Duration>)>;
 
 /// A link to another peer: its name, bytes handed to the system, and what it has yet to deliver.
 type Out = ((u128, u64), u64, Backlog);
@@ -146,7 +149,13 @@ fn beat(
     }
     let acknowledged = links.iter().filter(|(_, _, backlog)| !backlog.is_waiting());
     let sent = acknowledged.map(|(name, bytes, _)| edge_bytes(*name, *bytes)).collect();
-    let received = received.into_iter().map(|(name, bytes)| edge_bytes(name, bytes)).collect();
+    let busy = received.iter().filter_map(|((from, generation), _, busy)| {
+        let busy = busy.filter(|busy| *busy >= BUSY_AFTER)?;
+        let (from, generation) = (PeerId(*from), LinkGeneration(*generation));
+        Some(BusyEdge { from, generation, busy_ms: busy.as_millis() as u64 })
+    });
+    let busy = busy.collect();
+    let received = received.into_iter().map(|(name, bytes, _)| edge_bytes(name, bytes)).collect();
     let moved_bytes = calls.moved_bytes();
     let Underway { call, since, operation } = calls.underway();
     Beat {
@@ -158,6 +167,7 @@ fn beat(
         stalled,
         sent,
         received,
+        busy,
         fetch: fetching.look(now).map(|seen| seen.told()),
     }
 }

@@ -199,7 +199,15 @@ fn quantised_on_the_device() {
         let plain = case(kind, DataType::Float32, 200_001, Schedule::Ring);
         Case { quantisation: Some(affine), ..plain }
     };
-    let cases = [Kind::AllReduce, Kind::AllReduceInto, Kind::Broadcast, Kind::Reduce].map(quantised);
+    let cases = [
+        Kind::AllReduce,
+        Kind::AllReduceInto,
+        Kind::Broadcast,
+        Kind::Reduce,
+        Kind::AllGatherCounts,
+        Kind::ReduceScatterCounts,
+    ];
+    let cases = cases.map(quantised);
     check(3, Schedule::Ring, &cases);
 }
 

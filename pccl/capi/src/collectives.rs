@@ -52,7 +52,7 @@ impl Checked {
         let bytes = self.bytes(count, "sendbuf")?;
         if let Place::Device(stream) = device::place() {
             // SAFETY: by the contract of this function.
-            let memory = unsafe { device::memory(pointer, bytes, stream) }?;
+            let memory = unsafe { device::named(pointer, bytes, stream) };
             let source = Source::on_device(memory, self.data_type);
             return source.map_err(|error| Failure::of(&error, code::INVALID_USAGE));
         }
@@ -72,7 +72,7 @@ impl Checked {
         let bytes = self.bytes(count, name)?;
         if let Place::Device(stream) = device::place() {
             // SAFETY: by the contract of this function.
-            let memory = unsafe { device::memory(pointer, bytes, stream) }?;
+            let memory = unsafe { device::named(pointer, bytes, stream) };
             let target = Target::on_device(memory, self.data_type);
             return target.map_err(|error| Failure::of(&error, code::INVALID_USAGE));
         }

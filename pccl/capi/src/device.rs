@@ -117,6 +117,16 @@ fn unstage(staged: Handle, end: impl FnOnce(Staged) -> Result<(), pccl::Error>) 
     staged.map_or(Ok(()), end).map_err(|error| Failure::of(&error, code::INVALID_USAGE))
 }
 
+/// Device memory that a caller names for a collective, which fails for all peers if it is none: nobody waits then for
+/// the caller.
+///
+/// # Safety
+/// It is, if it is any, for as long as the call that the caller makes.
+pub(crate) unsafe fn named(data: *const c_void, bytes: usize, stream: *mut c_void) -> DeviceMemory {
+    // SAFETY: by the contract of this function.
+    unsafe { DeviceMemory::named(data as u64, bytes, stream as u64) }
+}
+
 /// Device memory that a caller names.
 ///
 /// # Safety

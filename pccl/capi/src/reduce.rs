@@ -70,10 +70,10 @@ unsafe fn tensor(
         Place::Device(stream) => {
             let bytes = count * data_type.size_bytes();
             // SAFETY: by the contract of this function.
-            let memory = |data| unsafe { device::memory(data, bytes, stream) };
+            let memory = |data| unsafe { device::named(data, bytes, stream) };
             match send == recv.cast_const() {
-                true => Tensor::on_device(memory(send)?, data_type, op),
-                false => Tensor::between_devices(memory(send)?, memory(recv)?, data_type, op),
+                true => Tensor::on_device(memory(send), data_type, op),
+                false => Tensor::between_devices(memory(send), memory(recv.cast_const()), data_type, op),
             }
         }
     };

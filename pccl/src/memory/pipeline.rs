@@ -157,7 +157,7 @@ impl Pipeline {
         let raw = match device.role() {
             Role::Gives => RawTensor::part_of(&copier.room, area(*down)).read_only(),
             Role::Gets | Role::Replaces => RawTensor::part_of(&copier.room, area(*up)),
-            Role::Folds | Role::Exchanges => {
+            Role::Folds | Role::Scatters | Role::Exchanges => {
                 RawTensor::within(&copier.room, area(*down), area(*up))
             }
         };
@@ -242,7 +242,7 @@ impl Drop for Pipeline {
 fn areas(role: Role) -> usize {
     match role {
         Role::Gives | Role::Gets => 1,
-        Role::Folds | Role::Exchanges | Role::Replaces => 2,
+        Role::Folds | Role::Scatters | Role::Exchanges | Role::Replaces => 2,
     }
 }
 

@@ -266,9 +266,18 @@ comm.destroy()
 
 def test_what_a_gpu_is_checked_with_passes(standin):
     script = SOURCES.parent / "check" / "device.py"
-    output = subprocess.run([sys.executable, script, "--mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
+    output = subprocess.run([sys.executable, script, "--mebibytes", "2", "--state-mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
     lines = output.stdout.splitlines()
     assert lines[0].startswith("device: stand-in 0;") and len(lines) == 22, lines
+
+
+def test_a_machine_with_a_gpu_is_told_what_it_has(standin):
+    if shutil.which("cargo") is None:
+        pytest.skip("no cargo, which this needs")
+    looked = subprocess.run([SOURCES.parents[1] / ".ci" / "gpu", "--look"], stdout=subprocess.PIPE, text=True)
+    assert looked.returncode == 0, looked.stdout
+    assert "found    device of CUDA: 2, of which the first one is used: stand-in 0" in looked.stdout, looked.stdout
+    assert "missing  nvcc" in looked.stdout or "found    nvcc" in looked.stdout
 
 
 def test_a_machine_without_a_gpu_is_told_what_is_missing():

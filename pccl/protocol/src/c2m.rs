@@ -151,7 +151,7 @@ wire_struct! {
         pub sent: Vec<EdgeBytes>,
         /// What has been received on each edge to this peer.
         pub received: Vec<EdgeBytes>,
-        /// Edges to this peer of which it takes nothing now, because it is at work on what has come.
+        /// Edges to this peer that have delivered what it has not taken: it is at work on what came before.
         pub busy: Vec<BusyEdge>,
         /// How far its fetch of shared state is, while there is one.
         pub fetch: Option<FetchProgress>,
@@ -200,8 +200,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// An edge whose receiving end is at work on what has come, and receives nothing meanwhile. It may wait for a
-    /// device.
+    /// An edge whose receiving end has something that it has not taken, or that it is at work on, so that the other end
+    /// may have to wait. It may wait itself, for a device or a processor.
     pub struct BusyEdge {
         /// The sending end.
         pub from: PeerId,

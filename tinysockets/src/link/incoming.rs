@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pccl_hash::Checksum;
@@ -119,6 +119,14 @@ impl InLink {
     /// Bytes received so far, headers included.
     pub fn received_bytes(&self) -> u64 {
         self.shared.received_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything has come that no thread has taken yet.
+    pub fn has_unread(&self) -> bool {
+        (0..self.shared.core.connections() as u16).any(|connection| {
+            let ready = self.shared.core.conn(connection).wait(Interest::Read, Some(Instant::now()));
+            ready.is_ok_and(|ready| ready.readable)
+        })
     }
 
     /// For how long a thread has been at work on what has come, and has neither got on with it

@@ -17,9 +17,9 @@ thread_local! {
     static OWN: RefCell<Option<Arc<Work>>> = const { RefCell::new(None) };
 }
 
-/// Says that the work of this thread gets on, if it is one that receives: whatever it waits for has moved.
+/// Says that the work of this thread gets on, if it is one that receives and is at work: what it waits for has moved.
 pub fn gets_on() {
-    OWN.with_borrow(|own| own.iter().for_each(|work| work.begin()));
+    OWN.with_borrow(|own| own.iter().filter(|work| work.lasts().is_some()).for_each(|work| work.begin()));
 }
 
 /// The work of one thread.
@@ -67,8 +67,9 @@ mod tests {
     fn work_lasts_until_it_is_done_and_begins_anew_when_it_gets_on() {
         let work = Arc::new(Work::new());
         assert_eq!(work.lasts(), None);
-        gets_on();
         work.attach();
+        gets_on();
+        assert_eq!(work.lasts(), None, "there is none");
         let pass = || {
             let began = Instant::now();
             while began.elapsed() < Duration::from_millis(2) {

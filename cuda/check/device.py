@@ -44,7 +44,7 @@ class Targets:
         print(f"{name + ':':31}{rate:8.2f} GB/s, {ratio:.2f} of {of} ({told})")
 
     def end(self):
-        print(f"targets: {len(self.met)} met; missed: {', '.join(self.missed) or 'none'}")
+        print(f"targets: {len(self.met)} met; missed: {'; '.join(self.missed) or 'none'}")
 
 
 class Device:
@@ -123,6 +123,8 @@ class Program:
         else:
             raise SystemExit("there is no NVRTC")
         major, minor = ctypes.c_int(), ctypes.c_int()
+        assert compiler.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
+        self.version = f"{major.value}.{minor.value}"
         device.call("cuDeviceGetAttribute", ctypes.byref(major), 75, 0)
         device.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, 0)
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -218,6 +220,12 @@ def seconds(work):
     began = time.monotonic()
     work()
     return time.monotonic() - began
+
+
+def check_kernels(device):
+    """Without kernels the library would work on the host, and all checks would pass."""
+    version = [Program(device, source).version for source in ("hash.cu", "quantise.cu")][0]
+    print(f"kernels: the driver takes what NVRTC {version} makes")
 
 
 def check_states(device):
@@ -572,6 +580,7 @@ def main():
         return print(first_use(device))
     print(f"device: {device.name}; usable by the library: {pccl.cuda.device_count()}")
     assert pccl.cuda.device_count() > 0
+    check_kernels(device)
     check_states(device)
     check_reduces(device)
     check_quantised(device)

@@ -1116,6 +1116,11 @@ PCCL_EXPORT pcclResult_t pcclGetDeviceCount(uint32_t *count_out);
  * take a stream of their own, nor shared state. */
 PCCL_EXPORT pcclResult_t pcclSetThreadDevice(bool on_device, void *stream);
 
+/* The same, but each buffer is where its address says: on a device, if it is memory of one, otherwise on the host. The
+ * buffers of one collective may be here and there, but not sendbuf and recvbuf of one reduction, which is
+ * pcclInvalidArgument. pcclSetThreadDevice ends it. */
+PCCL_EXPORT pcclResult_t pcclSetThreadByAddress(void *stream);
+
 /* As pcclAllReduce and pcclAllReduceAsync, of buffers on a device, both after what is queued on the stream (a CUstream
  * or cudaStream_t of the same device; NULL: the default one), for which these wait. If it is quantised by blocks or
  * casts, it is encoded and decoded on the device, and only what travels is copied; otherwise copies go on beside the

@@ -60,6 +60,12 @@ impl DeviceMemory {
         })
     }
 
+    /// Whether it is memory of a device, or has no bytes. No, if it is for want of a driver.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !matches!(self.unknown, Some(CudaError::NotDeviceMemory { .. } | CudaError::NoDriver(_)))
+    }
+
     /// The device, if there are bytes.
     fn place(&self) -> Result<Option<&Arc<Device>>, CudaError> {
         self.unknown.clone().map_or(Ok(self.device.as_ref()), Err)

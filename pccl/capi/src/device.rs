@@ -17,6 +17,8 @@ pub(crate) enum Place {
     Host,
     /// On a device, after what is queued on a stream of it.
     Device(*mut c_void),
+    /// Each where its address says: on a device, after what is queued on that stream, or on the host.
+    ByAddress(*mut c_void),
 }
 
 thread_local! {
@@ -40,6 +42,35 @@ pub(crate) extern "C" fn pcclSetThreadDevice(on_device: bool, stream: *mut c_voi
         THREAD_PLACE.with(|place| place.set(if on_device { Place::Device(stream) } else { Place::Host }));
         Ok(())
     })
+}
+
+/// `pcclSetThreadByAddress`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetThreadByAddress(stream: *mut c_void) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        THREAD_PLACE.with(|place| place.set(Place::ByAddress(stream)));
+        Ok(())
+    })
+}
+
+impl Place {
+    /// The device memory that a buffer is; `None` if it is on the host.
+    ///
+    /// # Safety
+    /// As [`named`].
+    pub(crate) unsafe fn device_memory(self, data: *const c_void, bytes: usize) -> Option<DeviceMemory> {
+        match self {
+            Self::Host => None,
+            // SAFETY: by the contract of this function.
+            Self::Device(stream) => Some(unsafe { named(data, bytes, stream) }),
+            Self::ByAddress(stream) => {
+                // SAFETY: by the contract of this function.
+                let memory = unsafe { named(data, bytes, stream) };
+                (bytes > 0 && memory.is_known()).then_some(memory)
+            }
+        }
+    }
 }
 
 /// What stands for tensors on devices, until it is unstaged.
@@ -122,7 +153,7 @@ fn unstage(staged: Handle, end: impl FnOnce(Staged) -> Result<(), pccl::Error>) 
 ///
 /// # Safety
 /// It is, if it is any, for as long as the call that the caller makes.
-pub(crate) unsafe fn named(data: *const c_void, bytes: usize, stream: *mut c_void) -> DeviceMemory {
+unsafe fn named(data: *const c_void, bytes: usize, stream: *mut c_void) -> DeviceMemory {
     // SAFETY: by the contract of this function.
     unsafe { DeviceMemory::named(data as u64, bytes, stream as u64) }
 }

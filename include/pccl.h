@@ -1112,9 +1112,14 @@ PCCL_EXPORT pcclResult_t pcclGetDeviceCount(uint32_t *count_out);
  * A collective begins after what is queued then on the stream (a CUstream or cudaStream_t of the same device; NULL: the
  * default one). When it is over, what it has written is there, and after a failure the buffers are what they would be
  * on the host; copies go on beside the data's way. Other peers may have theirs elsewhere. A buffer that is no memory of
- * a device, or no driver, gives pcclInvalidArgument. It does not change calls that take a stream of their own, nor
- * shared state. */
+ * a device, or no driver, gives pcclInvalidArgument, and the call fails for all peers. It does not change calls that
+ * take a stream of their own, nor shared state. */
 PCCL_EXPORT pcclResult_t pcclSetThreadDevice(bool on_device, void *stream);
+
+/* The same, but each buffer is where its address says: on a device, if it is memory of one, otherwise on the host. The
+ * buffers of one collective may be here and there, but not sendbuf and recvbuf of one reduction, which is
+ * pcclInvalidArgument. pcclSetThreadDevice ends it. */
+PCCL_EXPORT pcclResult_t pcclSetThreadByAddress(void *stream);
 
 /* As pcclAllReduce and pcclAllReduceAsync, of buffers on a device, both after what is queued on the stream (a CUstream
  * or cudaStream_t of the same device; NULL: the default one), for which these wait. If it is quantised by blocks or

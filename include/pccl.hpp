@@ -95,6 +95,15 @@ public:
     OnDevice &operator=(const OnDevice &) = delete;
 };
 
+// The same, but each buffer is where its address says: see pcclSetThreadByAddress.
+class ByAddress {
+public:
+    explicit ByAddress(void *stream = nullptr) { check(pcclSetThreadByAddress(stream), "set places of the thread"); }
+    ~ByAddress() { pcclSetThreadDevice(false, nullptr); }
+    ByAddress(const ByAddress &) = delete;
+    ByAddress &operator=(const ByAddress &) = delete;
+};
+
 // A time as the C interface has it.
 inline std::uint64_t milliseconds_of(Milliseconds time) {
     return time == no_timeout ? PCCL_NO_TIMEOUT : static_cast<std::uint64_t>(time.count());

@@ -1,9 +1,10 @@
 """Tensors on a device, checked and measured: on a machine with a driver of CUDA, or on the stand-in.
 
-    python cuda/check/device.py [--mebibytes 1024] [--checks-only]
+    python cuda/check/device.py [--mebibytes 1024] [--state-mebibytes 8192] [--checks-only]
 
 Needs the package for Python, numpy, and NVRTC where the loader finds it. Ends with an error at the first thing that is
-wrong. Two peers are threads of this process, on the first device.
+wrong; a target that is missed is only told. Where there is too little memory it measures with less, and says so. Two
+peers are threads of this process, on the first device; CUDA_VISIBLE_DEVICES chooses another one.
 """
 
 import argparse
@@ -22,6 +23,28 @@ import pccl
 
 #: Schemes of which elements stay on the device.
 QUANTISED = ("BLOCK_AFFINE_UINT8", "BLOCK_AFFINE_UINT4", "BLOCK_SYMMETRIC_INT8", "CAST_BFLOAT16", "CAST_FLOAT16")
+
+
+#: What is to be reached: of a copy on the device in the same run, of the same on the host, of the kernel by itself.
+OF_COPY, OF_HOST, OF_KERNEL = 0.8, 0.9, 0.8
+
+
+class Targets:
+    """What was measured beside what it is to reach."""
+
+    def __init__(self):
+        self.met, self.missed = [], []
+
+    def say(self, name, rate, ratio, of, target):
+        """Prints a rate, and its ratio to something; without a ``target`` there is none to be reached."""
+        told = "no target"
+        if target is not None:
+            (self.met if ratio >= target else self.missed).append(name)
+            told = f"target {target:.2f}, {'met' if ratio >= target else 'MISSED'}"
+        print(f"{name + ':':31}{rate:8.2f} GB/s, {ratio:.2f} of {of} ({told})")
+
+    def end(self):
+        print(f"targets: {len(self.met)} met; missed: {'; '.join(self.missed) or 'none'}")
 
 
 class Device:
@@ -52,6 +75,37 @@ class Device:
         self.call("cuCtxPushCurrent_v2", self.context)
 
 
+def host_bytes():
+    """Memory of the host that is left, for this container."""
+    left = []
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            left.append(1024 * int(line.split()[1]))
+    # Of both versions of control groups.
+    for limit, used in (("memory.max", "memory.current"),
+                        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        try:
+            most, now = [(pathlib.Path("/sys/fs/cgroup") / name).read_text().strip() for name in (limit, used)]
+        except OSError:
+            continue
+        if most != "max":
+            left.append(max(0, int(most) - int(now)))
+    return min(left)
+
+
+def fitting(device, what, mebibytes, on_device, on_host):
+    """So many MiB, or fewer if there is no room for as many times that on the device and on the host."""
+    room = host_bytes() * 0.8 / on_host
+    if hasattr(device.driver, "cuMemGetInfo_v2"):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        device.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        room = min(room, free.value * 0.9 / on_device)
+    fits = max(1, min(mebibytes, int(room) >> 20))
+    if fits < mebibytes:
+        print(f"{what}: {fits} MiB, since there is no room for {mebibytes}")
+    return fits
+
+
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "kernels"
 
 
@@ -69,6 +123,8 @@ class Program:
         else:
             raise SystemExit("there is no NVRTC")
         major, minor = ctypes.c_int(), ctypes.c_int()
+        assert compiler.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
+        self.version = f"{major.value}.{minor.value}"
         device.call("cuDeviceGetAttribute", ctypes.byref(major), 75, 0)
         device.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, 0)
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -93,15 +149,19 @@ class Program:
 class Array:
     """An array on the device, made on a stream."""
 
-    def __init__(self, device, like, stream=None):
+    def __init__(self, device, like, stream=None, bytes=None):
+        """As ``like``; or what it holds over and over, so many ``bytes``."""
         self.device, self.like, self.stream = device, like, stream
+        self.bytes = like.nbytes if bytes is None else bytes
         self.address = ctypes.c_uint64()
-        device.call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(like.nbytes))
-        self.put(like)
+        device.call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(self.bytes))
+        for at in range(0, self.bytes, max(1, like.nbytes)):
+            self.put(like, at)
 
-    def put(self, content):
+    def put(self, content, at=0):
+        address, length = ctypes.c_uint64(self.address.value + at), min(content.nbytes, self.bytes - at)
         pointer = ctypes.c_void_p(content.ctypes.data)
-        self.device.call("cuMemcpyHtoD_v2", self.address, pointer, ctypes.c_size_t(content.nbytes))
+        self.device.call("cuMemcpyHtoD_v2", address, pointer, ctypes.c_size_t(length))
 
     def get(self):
         content = numpy.empty_like(self.like)
@@ -118,7 +178,8 @@ class Array:
 
     @property
     def __cuda_array_interface__(self):
-        return {"shape": self.like.shape, "typestr": self.like.dtype.str, "data": (self.address.value, False),
+        shape = self.like.shape if self.bytes == self.like.nbytes else (self.bytes // self.like.itemsize,)
+        return {"shape": shape, "typestr": self.like.dtype.str, "data": (self.address.value, False),
                 "strides": None, "version": 3, "stream": self.stream}
 
 
@@ -130,12 +191,17 @@ def together(device, work):
         try:
             device.enter()
             comm = pccl.Communicator(address, first_ports=(0, 0))
-            comm.connect()
-            comm.wait_for_world(2)
-            rank = comm.world().rank
-            results[rank] = work(comm, rank)
-            comm.barrier()
-            comm.destroy()
+            try:
+                comm.connect()
+                comm.wait_for_world(2)
+                rank = comm.world().rank
+                results[rank] = work(comm, rank)
+                comm.barrier()
+            except BaseException as error:
+                # Before the other one fails because this one goes.
+                errors.append(error)
+            finally:
+                comm.destroy()
         except BaseException as error:
             errors.append(error)
 
@@ -154,6 +220,12 @@ def seconds(work):
     began = time.monotonic()
     work()
     return time.monotonic() - began
+
+
+def check_kernels(device):
+    """Without kernels the library would work on the host, and all checks would pass."""
+    version = [Program(device, source).version for source in ("hash.cu", "quantise.cu")][0]
+    print(f"kernels: the driver takes what NVRTC {version} makes")
 
 
 def check_states(device):
@@ -385,9 +457,9 @@ def check_pipeline(device):
     print("reduces beside which copies go on: right, in place and not")
 
 
-def measure_kernels(device, mebibytes):
-    """Each kernel by itself, beside a copy on the device of the same memory."""
-    content = numpy.random.default_rng(3).standard_normal(mebibytes << 18).astype(numpy.float32)
+def measure_kernels(device, targets, mebibytes):
+    """Each kernel by itself, beside a copy on the device of the same memory. The rate of the hash, in GB/s."""
+    content = numpy.random.default_rng(3).standard_normal(mebibytes << 18, numpy.float32)
     array, other = Array(device, content), Array(device, content)
     count, block = content.size, 256
     records = Array(device, numpy.zeros(count // block * (block + 8), numpy.uint8))
@@ -409,14 +481,16 @@ def measure_kernels(device, mebibytes):
 
     size = content.nbytes / 1e9
     copy = size / min(seconds(lambda: array.copy_to(other)) for _ in range(5))
-    print(f"copy on the device:            {copy:8.2f} GB/s, of what is read; the kernels beside it:")
+    print(f"copy on the device:            {copy:8.2f} GB/s of {mebibytes} MiB; of elements, beside it:")
+    rates = []
     for name, work in [("hash", tree), ("encode, affine u8, block 256", encode), ("decode", decode)]:
-        rate = size / min(seconds(work) for _ in range(5))
-        print(f"{name + ':':30} {rate:8.2f} GB/s of elements, {rate / copy:.2f} of the copy")
+        rates.append(size / min(seconds(work) for _ in range(5)))
+        targets.say(name, rates[-1], rates[-1] / copy, "the copy", OF_COPY)
     error = numpy.abs(other.get() - content).max()
     assert error < 0.05, error
     for one in (array, other, records, stretches, digests):
         one.free()
+    return rates[0]
 
 
 def first_use(device):
@@ -445,14 +519,30 @@ def check_kernel_cache():
     print(f"first sync of a process:       {compiling:8.2f} s, {finding:.2f} s with kernels from a file")
 
 
-def measure(device, mebibytes):
+def measure_sync(device, targets, mebibytes, hash_rate):
+    """A sync of a state that is the same at both peers, which hash it on the same device at the same time."""
+    piece = numpy.random.default_rng(4).integers(0, 1 << 32, min(mebibytes, 64) << 18, numpy.uint32)
+
+    def work(comm, rank):
+        # The same random numbers over and over.
+        array = Array(device, piece, bytes=mebibytes << 20)
+        state = pccl.SharedState({"weights": array}, revision=0)
+        comm.sync_shared_state(state)
+        taken = min(seconds(lambda: comm.sync_shared_state(state)) for _ in range(3))
+        array.free()
+        return taken
+
+    taken = together(device, work)
+    rate = 2 * (mebibytes << 20) / 1e9 / taken
+    print(f"sync of an identical state:    {taken * 1e3:8.1f} ms for {mebibytes} MiB at each of two peers")
+    targets.say("hashed by both in a sync", rate, rate / hash_rate, "the hash by itself", OF_KERNEL)
+
+
+def measure(device, targets, mebibytes):
     content = numpy.random.default_rng(2).integers(0, 1 << 32, mebibytes << 18, numpy.uint32).astype(numpy.float32)
 
     def work(comm, rank):
         array = Array(device, content)
-        state = pccl.SharedState({"weights": array}, revision=0)
-        comm.sync_shared_state(state)
-        sync = min(seconds(lambda: comm.sync_shared_state(state)) for _ in range(3))
         on_host = content.copy()
         host = min(seconds(lambda: comm.all_reduce(on_host, op="avg")) for _ in range(2))
         on_device = min(seconds(lambda: comm.all_reduce(array, op="avg")) for _ in range(2))
@@ -465,27 +555,22 @@ def measure(device, mebibytes):
 
         coded = quantised(on_host), quantised(array)
         comm.barrier()
-        other = Array(device, content)
-        copy = min(seconds(lambda: array.copy_to(other)) for _ in range(3)) if rank == 0 else 0.0
-        comm.barrier()
         array.free()
-        other.free()
-        return sync, host, on_device, on_stream, coded, copy
+        return host, on_device, on_stream, coded
 
-    sync, host, on_device, on_stream, coded, copy = together(device, work)
+    host, on_device, on_stream, coded = together(device, work)
     size = content.nbytes / 1e9
-    print(f"copy on the device:            {size / copy:8.2f} GB/s")
-    print(f"sync of an identical state:    {size / sync:8.2f} GB/s at each of two peers, {sync * 1e3:.1f} ms")
-    print(f"all-reduce on the host:        {size / host:8.2f} GB/s")
-    print(f"all-reduce of device buffers:  {size / on_device:8.2f} GB/s, {host / on_device:.2f} of that")
-    print(f"copied before and after:       {size / on_stream:8.2f} GB/s, {host / on_stream:.2f} of that")
-    print(f"quantised, on the host:        {size / coded[0]:8.2f} GB/s")
-    print(f"quantised, device buffers:     {size / coded[1]:8.2f} GB/s, {coded[0] / coded[1]:.2f} of that")
+    print(f"all-reduce on the host:        {size / host:8.2f} GB/s of {mebibytes} MiB, on loopback; beside it:")
+    targets.say("all-reduce of device buffers", size / on_device, host / on_device, "the host", OF_HOST)
+    targets.say("copied before and after", size / on_stream, host / on_stream, "the host", None)
+    print(f"quantised, on the host:        {size / coded[0]:8.2f} GB/s; beside it:")
+    targets.say("quantised, device buffers", size / coded[1], coded[0] / coded[1], "the host", OF_HOST)
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mebibytes", type=int, default=1024, help="size of what is measured with")
+    parser.add_argument("--mebibytes", type=int, default=1024, help="size of what is reduced and encoded")
+    parser.add_argument("--state-mebibytes", type=int, default=8192, help="size of the state that is synced")
     parser.add_argument("--checks-only", action="store_true", help="measures nothing")
     parser.add_argument("--first-use", action="store_true", help="only prints the seconds of the first sync")
     arguments = parser.parse_args()
@@ -495,6 +580,7 @@ def main():
         return print(first_use(device))
     print(f"device: {device.name}; usable by the library: {pccl.cuda.device_count()}")
     assert pccl.cuda.device_count() > 0
+    check_kernels(device)
     check_states(device)
     check_reduces(device)
     check_quantised(device)
@@ -507,8 +593,13 @@ def main():
     if arguments.checks_only:
         return
     check_kernel_cache()
-    measure_kernels(device, min(arguments.mebibytes, 1024))
-    measure(device, arguments.mebibytes)
+    targets = Targets()
+    # What the arrays of each take, and what the library takes for them, on the device and on the host.
+    hash_rate = measure_kernels(device, targets, fitting(device, "kernels", min(arguments.mebibytes, 1024), 2.5, 2))
+    state = fitting(device, "state", arguments.state_mebibytes, 2, 0.1)
+    measure_sync(device, targets, state, hash_rate)
+    measure(device, targets, fitting(device, "all-reduces", arguments.mebibytes, 2, 11))
+    targets.end()
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ functions! {
         cuMemFreeHost: fn(*mut c_void);
         cuMemcpyDtoHAsync_v2: fn(*mut c_void, u64, usize, *mut c_void);
         cuMemcpyHtoDAsync_v2: fn(u64, *const c_void, usize, *mut c_void);
+        cuMemcpyDtoDAsync_v2: fn(u64, u64, usize, *mut c_void);
         cuStreamCreate: fn(*mut *mut c_void, c_uint);
         cuStreamDestroy_v2: fn(*mut c_void);
         cuStreamSynchronize: fn(*mut c_void);
@@ -152,6 +153,7 @@ impl Driver {
                 cuMemFreeHost,
                 cuMemcpyDtoHAsync_v2,
                 cuMemcpyHtoDAsync_v2,
+                cuMemcpyDtoDAsync_v2,
                 cuStreamCreate,
                 cuStreamDestroy_v2,
                 cuStreamSynchronize,

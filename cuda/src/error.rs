@@ -49,12 +49,37 @@ const OUT_OF_MEMORY: u32 = 2;
 /// do wrong: after these every call fails.
 const LOST: &[u32] = &[46, 214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
+/// What the driver says of an image that it does not take: nothing in it for the device, not well formed, no compiler
+/// for it, of a newer version than its own, or that it must not compile.
+const NOT_TAKEN: &[u32] = &[209, 218, 221, 222, 223];
+
 impl CudaError {
     pub(crate) fn of(call: &'static str, code: u32, name: String) -> Self {
         match code {
             OUT_OF_MEMORY => Self::OutOfMemory { call },
+            _ if call == "cuModuleLoadData" && NOT_TAKEN.contains(&code) => Self::NoCompiler(format!(
+                "the driver does not take what NVRTC makes ({name}, {code}): use NVRTC of the driver's version, or a \
+                 newer driver"
+            )),
             _ if LOST.contains(&code) => Self::Lost { call, name, code },
             _ => Self::Failed { call, name, code },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_is_older_than_the_compiler_is_as_good_as_no_compiler() {
+        let of = |call, code| CudaError::of(call, code, "NAME".to_owned());
+        let Err(CudaError::NoCompiler(text)) = Err::<(), _>(of("cuModuleLoadData", 222)) else {
+            panic!("kernels can be done without");
+        };
+        assert!(text.contains("NAME, 222"), "{text}");
+        assert!(matches!(of("cuModuleLoadData", 719), CudaError::Lost { .. }));
+        assert!(matches!(of("cuModuleLoadData", 2), CudaError::OutOfMemory { .. }));
+        assert!(matches!(of("cuLaunchKernel", 222), CudaError::Failed { code: 222, .. }));
     }
 }

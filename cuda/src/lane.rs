@@ -270,6 +270,16 @@ impl Lane {
         unsafe { self.write(to, bytes) }
     }
 
+    /// Queues a copy on the device.
+    ///
+    /// # Safety
+    /// So many bytes from both addresses on are memory of the device until the lane is synchronised, they do not
+    /// overlap, and nobody else uses those at `to` or writes those at `from`.
+    pub(crate) unsafe fn copy(&mut self, to: Address, from: Address, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(self.device.driver, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream.0)) }
+    }
+
     /// Device memory of the lane, [`SCRATCH_BYTES`] of it.
     pub(crate) fn scratch(&mut self) -> Result<Address, CudaError> {
         if self.scratch == 0 {

@@ -19,6 +19,8 @@ use std::{ops::Range, sync::Arc};
 pub struct DeviceMemory {
     /// `None` if there are no bytes: frameworks give those no address.
     device: Option<Arc<Device>>,
+    /// Why it is memory of no device, if it was named nevertheless. Each use says so.
+    unknown: Option<CudaError>,
     start: u64,
     bytes: usize,
     /// `None` if nothing that is queued anywhere has to be waited for.
@@ -38,7 +40,35 @@ impl DeviceMemory {
     /// `NoDriver` where there is no driver, `NotDeviceMemory` for any other address.
     pub unsafe fn from_raw(address: u64, bytes: usize, stream: u64) -> Result<Self, CudaError> {
         let device = if bytes == 0 { None } else { Some(Device::of(address)?) };
-        Ok(Self { device, start: address, bytes, stream: Some(stream) })
+        Ok(Self { device, unknown: None, start: address, bytes, stream: Some(stream) })
+    }
+
+    /// The same, but an address that is no device memory is told by each use of it: a collective that is given it fails
+    /// for all peers, and none of them waits for one that makes no call.
+    ///
+    /// # Safety
+    /// As for [`DeviceMemory::from_raw`], if it is memory of a device.
+    #[must_use]
+    pub unsafe fn named(address: u64, bytes: usize, stream: u64) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::from_raw(address, bytes, stream) }.unwrap_or_else(|error| Self {
+            device: None,
+            unknown: Some(error),
+            start: address,
+            bytes,
+            stream: Some(stream),
+        })
+    }
+
+    /// Whether it is memory of a device, or has no bytes. No, if it is for want of a driver.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !matches!(self.unknown, Some(CudaError::NotDeviceMemory { .. } | CudaError::NoDriver(_)))
+    }
+
+    /// The device, if there are bytes.
+    fn place(&self) -> Result<Option<&Arc<Device>>, CudaError> {
+        self.unknown.clone().map_or(Ok(self.device.as_ref()), Err)
     }
 
     /// The same memory after what is queued now on its stream, for which this waits: uses of what is returned, and of
@@ -47,10 +77,30 @@ impl DeviceMemory {
     /// # Errors
     /// Those of the driver.
     pub fn settled(self) -> Result<Self, CudaError> {
-        if let Some(device) = &self.device {
+        if let Some(device) = self.place()? {
             with_lane(device, self.stream, |_| Ok(()))?;
         }
         Ok(Self { stream: None, ..self })
+    }
+
+    /// Copies all of `other`, which is as long, to `at`: on the device, if both are on one.
+    ///
+    /// # Errors
+    /// Those of the driver; what is there is undefined then.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    pub fn write_from(&mut self, at: usize, other: &Self) -> Result<(), CudaError> {
+        assert!(at <= self.bytes && other.bytes <= self.bytes - at, "a range inside of the memory");
+        let (Some(device), Some(from)) = (self.place()?, other.place()?) else { return Ok(()) };
+        if !Arc::ptr_eq(device, from) {
+            return self.write(at, &other.to_vec()?);
+        }
+        let other = if other.stream == self.stream { other.clone() } else { other.clone().settled()? };
+        // SAFETY: both ranges lie inside, and the promises of `from_raw` cover them.
+        with_lane(device, self.stream, |lane| unsafe {
+            lane.copy(self.start + at as u64, other.start, other.bytes)
+        })
     }
 
     /// Some of its bytes.
@@ -87,7 +137,7 @@ impl DeviceMemory {
     /// If the range does not lie inside.
     pub fn read(&self, at: usize, to: &mut [u8]) -> Result<(), CudaError> {
         assert!(at <= self.bytes && to.len() <= self.bytes - at, "a range inside of the memory");
-        let Some(device) = self.device.as_ref().filter(|_| !to.is_empty()) else { return Ok(()) };
+        let Some(device) = self.place()?.filter(|_| !to.is_empty()) else { return Ok(()) };
         // SAFETY: the range lies inside, and the promise of `from_raw` covers it.
         with_lane(device, self.stream, |lane| unsafe { lane.read(self.start + at as u64, to) })
     }
@@ -101,7 +151,7 @@ impl DeviceMemory {
     /// If the range does not lie inside.
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "a range inside of the memory");
-        let Some(device) = self.device.as_ref().filter(|_| !bytes.is_empty()) else { return Ok(()) };
+        let Some(device) = self.place()?.filter(|_| !bytes.is_empty()) else { return Ok(()) };
         // SAFETY: the range lies inside, and the promise of `from_raw` covers it.
         with_lane(device, self.stream, |lane| unsafe { lane.write(self.start + at as u64, bytes) })
     }
@@ -121,7 +171,7 @@ impl DeviceMemory {
     /// If the range does not lie inside.
     pub unsafe fn write_on_stream(&mut self, at: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "a range inside of the memory");
-        let Some(device) = self.device.as_ref().filter(|_| !bytes.is_empty()) else { return Ok(()) };
+        let Some(device) = self.place()?.filter(|_| !bytes.is_empty()) else { return Ok(()) };
         let Some(stream) = self.stream else { return self.write(at, bytes) };
         // SAFETY: the range lies inside; the rest is the caller's promise.
         ahead_of_stream(device, stream, |lane| unsafe { lane.write_wide(self.start + at as u64, bytes) })
@@ -182,7 +232,7 @@ impl DeviceMemory {
     /// # Errors
     /// Those of the driver.
     pub fn level1_digests_from(&self, from: u64) -> Result<Vec<Digest128>, CudaError> {
-        match &self.device {
+        match self.place()? {
             Some(device) => hash::level1_digests(device, self.stream, &[self.stretch()], from),
             None => Ok(tree::level1_digests(&[])),
         }
@@ -193,7 +243,7 @@ impl DeviceMemory {
     /// # Errors
     /// Those of the driver.
     pub fn simplehash(&self) -> Result<u32, CudaError> {
-        match &self.device {
+        match self.place()? {
             Some(device) => hash::simplehash(device, self.stream, self.stretch()),
             None => Ok(0),
         }
@@ -205,7 +255,7 @@ impl DeviceMemory {
     /// # Errors
     /// Those of the driver.
     pub fn has_codec(&self, codec: &Codec) -> Result<bool, CudaError> {
-        match &self.device {
+        match self.place()? {
             Some(device) => quantise::has_codec(device, codec),
             None => Ok(false),
         }
@@ -225,7 +275,7 @@ impl DeviceMemory {
         encoded: &mut [u8],
         (rounding, first_element): (Rounding, u64),
     ) -> Result<(), CudaError> {
-        let Some(place) = self.elements(codec, encoded.len()) else { return Ok(()) };
+        let Some(place) = self.elements(codec, encoded.len())? else { return Ok(()) };
         quantise::encode(place, codec, encoded, (rounding, first_element))
     }
 
@@ -245,7 +295,7 @@ impl DeviceMemory {
         ranks: Option<u32>,
         (rounding, first_element): (Rounding, u64),
     ) -> Result<(), CudaError> {
-        let Some(place) = self.elements(codec, encoded.len()) else { return Ok(()) };
+        let Some(place) = self.elements(codec, encoded.len())? else { return Ok(()) };
         quantise::add_and_encode(place, codec, encoded, ranks, (rounding, first_element))
     }
 
@@ -257,17 +307,18 @@ impl DeviceMemory {
     /// # Panics
     /// If the lengths do not belong together.
     pub fn decode_set(&mut self, codec: &Codec, encoded: &[u8]) -> Result<(), CudaError> {
-        let Some(place) = self.elements(codec, encoded.len()) else { return Ok(()) };
+        let Some(place) = self.elements(codec, encoded.len())? else { return Ok(()) };
         quantise::decode_set(place, codec, encoded)
     }
 
     /// Where the elements are; `None` if there are none.
-    fn elements(&self, codec: &Codec, encoded_bytes: usize) -> Option<Elements<'_>> {
+    fn elements(&self, codec: &Codec, encoded_bytes: usize) -> Result<Option<Elements<'_>>, CudaError> {
         let size = codec.data_type().size_bytes();
         let count = self.bytes / size;
         let fits = self.bytes.is_multiple_of(size) && codec.encoded_len(count) == Some(encoded_bytes);
         assert!(fits, "as many encoded bytes as belong to the elements");
-        self.device.as_ref().map(|device| Elements { device, stream: self.stream, start: self.start, count })
+        let at = |device| Elements { device, stream: self.stream, start: self.start, count };
+        Ok(self.place()?.map(at))
     }
 
     fn stretch(&self) -> Stretch {
@@ -284,7 +335,7 @@ impl DeviceMemory {
             }
         };
         let Some(first) = batch.first() else { return Ok(Vec::new()) };
-        let Some(device) = &first.device else {
+        let Some(device) = first.place()? else {
             return Ok(batch.iter().map(|_| tree::level1_digests(&[])).collect());
         };
         let stretches: Vec<Stretch> = batch.iter().map(|it| it.stretch()).collect();

@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "shim.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -90,6 +91,8 @@ Result fail_with = SUCCESS;
 /// The call with this number waits until somebody lets it go.
 u64 hold_at = 0;
 std::condition_variable_any released;
+/// How long each call takes, beside what it does.
+u64 call_ms = 0;
 /// The error that took the device with it.
 Result lost = SUCCESS;
 u64 kernels_run = 0;
@@ -117,6 +120,7 @@ Result enter() {
     }
     const u64 number = ++calls;
     released.wait(lock, [&] { return hold_at != number; });
+    released.wait_for(lock, std::chrono::milliseconds(call_ms), [] { return call_ms == 0; });
     if (fail_at != 0 && number == fail_at) {
         if (takes_device(fail_with)) {
             lose(fail_with);
@@ -250,6 +254,18 @@ API Result cuDeviceGetAttribute(int *value, int attribute, int) {
     return enter();
 }
 
+API Result cuDeviceTotalMem_v2(size_t *bytes, int) {
+    LOCKED;
+    *bytes = device_limit;
+    return enter();
+}
+
+/// That of the newest release of CUDA 12.
+API Result cuDriverGetVersion(int *version) {
+    *version = 12090;
+    return SUCCESS;
+}
+
 API Result cuDevicePrimaryCtxRetain(Context **context, int device) {
     LOCKED;
     *context = &contexts[device];
@@ -273,6 +289,13 @@ API Result cuCtxPopCurrent_v2(Context **context) {
     }
     *context = current.back();
     current.pop_back();
+    return SUCCESS;
+}
+
+API Result cuMemGetInfo_v2(size_t *free, size_t *total) {
+    ENTER;
+    *free = device_limit - device_bytes;
+    *total = device_limit;
     return SUCCESS;
 }
 
@@ -358,6 +381,20 @@ API Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void *from, size_t bytes
         Open open;
         std::memcpy((void *)to, from, bytes);
         bytes_to_device += bytes;
+        return SUCCESS;
+    });
+    return SUCCESS;
+}
+
+API Result cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, size_t bytes, void *handle) {
+    ENTER;
+    STREAM(handle);
+    if (holder(to, bytes) == device_memory.end() || holder(from, bytes) == device_memory.end()) {
+        return INVALID_VALUE;
+    }
+    queue(stream, [=] {
+        Open open;
+        std::memcpy((void *)to, (const void *)from, bytes);
         return SUCCESS;
     });
     return SUCCESS;
@@ -578,6 +615,13 @@ API void standin_fail(u64 number, Result error) {
 API void standin_hold(u64 number) {
     LOCKED;
     hold_at = number == 0 ? 0 : calls + number;
+    released.notify_all();
+}
+
+/// Each call takes so many milliseconds from now on, while others go on.
+API void standin_slow(u64 milliseconds) {
+    LOCKED;
+    call_ms = milliseconds;
     released.notify_all();
 }
 

@@ -239,7 +239,7 @@ impl RawTensor {
         match role {
             // Nothing is folded into it, and it may be left with anything in it when the collective fails.
             Role::Gives | Role::Gets => raw.without_backup(),
-            Role::Folds | Role::Exchanges | Role::Replaces => raw,
+            Role::Folds | Role::Scatters | Role::Exchanges | Role::Replaces => raw,
         }
     }
 
@@ -339,10 +339,13 @@ impl RawTensor {
     }
 
     /// Its address ranges, and whether they are written.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
+    pub(crate) fn ranges(&self) -> Vec<(Range<usize>, bool)> {
+        if let Some(device) = &self.device {
+            return device.ranges().collect();
+        }
         let range = |start: usize| start..start + self.bytes;
         let read = (!self.in_place).then(|| (range(self.send as usize), false));
-        std::iter::once((range(self.recv as usize), !self.is_read_only)).chain(read)
+        std::iter::once((range(self.recv as usize), !self.is_read_only)).chain(read).collect()
     }
 
     /// Lends the tensor behind `gate`. An in-place tensor takes its backup from `saved` in `backup`.

@@ -1,7 +1,7 @@
 """Memory of tensors, arrays, and whatever else has some."""
 
 import ctypes
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _devices
 from ._enums import DataType
@@ -89,18 +89,22 @@ def buffer_of(source: Any, *, writable: bool) -> Buffer:
     return Buffer(view.pointer, view.bytes // view.itemsize, dtype, (source, view))
 
 
-def buffers_of(*wanted: Tuple[Any, bool]) -> Tuple[List[Buffer], Optional[int]]:
-    """The memory of all buffers of a collective, each given with whether it is written, and a stream if all of them are
-    on a device and used there. Otherwise those on a device have memory of the host in their place; so it is, too, if
-    the stream is to wait for the result."""
+def buffers_of(*wanted: Tuple[Any, bool], pairs: Sequence[Tuple[int, int]] = ()
+               ) -> Tuple[List[Buffer], Optional[_devices.Place]]:
+    """The memory of all buffers of a collective, each given with whether it is written, and their place, if any of them
+    are on a device and used there. If one of ``pairs`` is here and there, or the stream is to wait for the result,
+    those on a device have memory of the host in their place."""
     if not _devices.results_are_on_stream():
         arrays = [device_array_of(source, writable=writable) for source, writable in wanted]
         there = [array for array in arrays if array is not None]
-        if there and len(there) == len(arrays):
+        if there and all((arrays[one] is None) == (arrays[other] is None) for one, other in pairs):
             for other in there[1:]:
                 if other.stream != there[0].stream:
                     other.settle()
-            return [Buffer(array.pointer, array.count, array.dtype, array) for array in there], there[0].stream
+            buffers = [buffer_of(source, writable=writable) if array is None
+                       else Buffer(array.pointer, array.count, array.dtype, array)
+                       for array, (source, writable) in zip(arrays, wanted)]
+            return buffers, _devices.Place(there[0].stream, len(there) < len(arrays))
     return [buffer_of(source, writable=writable) for source, writable in wanted], None
 
 

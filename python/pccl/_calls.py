@@ -4,7 +4,7 @@ import ctypes
 import threading
 from typing import Any, Callable, Optional
 
-from ._devices import on_device
+from ._devices import Place, on_device
 from ._errors import PCCLError
 from ._library import library
 
@@ -17,12 +17,12 @@ DEFAULT_LIMIT = (1 << 64) - 2
 
 
 def blocking(call: str, name: str, *arguments: Any, on_interrupt: Callable[[], Any], limit_ms: Optional[int] = None,
-             keep: Any = None, stream: Optional[int] = None) -> None:
+             keep: Any = None, place: Optional[Place] = None) -> None:
     """Calls the function ``name`` of the library for ``call``. In the main thread, which alone hears of signals,
     another thread makes it.
 
     When an exception interrupts the wait, ``on_interrupt`` is to end the call; ``keep`` lives until it has ended.
-    ``limit_ms`` is for this call only. With a ``stream`` the buffers are on a device.
+    ``limit_ms`` is for this call only. With a ``place`` buffers are on a device.
     """
     function = getattr(library, name)
 
@@ -30,7 +30,7 @@ def blocking(call: str, name: str, *arguments: Any, on_interrupt: Callable[[], A
         if limit_ms is not None:
             library.pcclSetThreadCallTimeout(limit_ms)
         try:
-            with on_device(stream):
+            with on_device(place):
                 code = function(*arguments)
             return None if code == 0 else PCCLError.of(code, call)
         finally:

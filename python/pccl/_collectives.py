@@ -132,7 +132,7 @@ class Collectives:
         as before. The same call again would reduce them twice.
         """
         limit, step = (None if timeout is None else limit_ms(timeout)), integer(segment_bytes, "segment_bytes", 1, _I64)
-        (given, taken), stream = pair(send, recv, operand_descriptor)
+        (given, taken), place = pair(send, recv, operand_descriptor)
         describe(given, op, 0, operand_descriptor, quantization_options)
         name = self._tag(tag)
         described = describe(given, op, name, operand_descriptor, quantization_options)
@@ -148,7 +148,7 @@ class Collectives:
             # What Ctrl-C leaves behind uses the buffers until it is over.
             blocking("Communicator.all_reduce_in_segments", "pcclAllReduceInSegments", given.pointer, taken.pointer,
                      byref(descriptor), self._handle, step, None, segments, len(segments), byref(done),
-                     on_interrupt=lambda: self._end(name), limit_ms=limit, stream=stream,
+                     on_interrupt=lambda: self._end(name), limit_ms=limit, place=place,
                      keep=(self, given, taken, descriptor, segments, done))
         except PCCLError as error:
             error.done = told()
@@ -175,7 +175,7 @@ class Collectives:
         sources = data if isinstance(data, (list, tuple)) else [data]
         if not sources:
             raise ValueError("there has to be at least one buffer")
-        pairs, stream = pairs_of(sources, [None] * len(sources), operand_descriptor)
+        pairs, place = pairs_of(sources, [None] * len(sources), operand_descriptor)
         buffers = [given for given, _ in pairs]
         name = self._tag(tag)
         described = [describe(one, ReduceOp.SUM, name, operand_descriptor, None) for one in buffers]
@@ -186,7 +186,7 @@ class Collectives:
             # What Ctrl-C leaves behind uses the buffers until it is over.
             blocking("Communicator.clip_to_median", "pcclClipToMedian", array, len(parts), number, self._handle,
                      byref(clip), norms, len(norms), on_interrupt=lambda: self._end(name), limit_ms=limit,
-                     stream=stream, keep=(self, buffers, array, clip, norms))
+                     place=place, keep=(self, buffers, array, clip, norms))
         except PCCLError:
             finish(buffers, False)
             raise
@@ -236,30 +236,30 @@ class Collectives:
     def _between(self, call: str, begin: Any, wanted: Tuple[Any, bool], other: int, tag: int) -> AsyncReduceHandle:
         # The counter of tags is for what all peers call.
         rank, number = integer(other, "rank", 0, U32), integer(tag, "tag", 0, U64)
-        (buffer,), stream = buffers_of(wanted)
+        (buffer,), place = buffers_of(wanted)
         descriptor, c_op = describe(buffer, ReduceOp.SUM, number, None, None).to_c(), structs.AsyncReduceOp()
-        with on_device(stream):
+        with on_device(place):
             code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
         return self._begun(call, code, c_op, buffer)
 
     def _rooted(self, call: str, data: Any, root: int, op: Optional[Union[ReduceOp, str]], tag: Optional[int],
                 quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        (buffer,), stream = buffers_of((data, True))
+        (buffer,), place = buffers_of((data, True))
         rank = integer(root, "root", 0, U32)
         descriptor, c_op = self._described(buffer, op, tag, quantization), structs.AsyncReduceOp()
         begin = library.pcclBroadcastAsync if op is None else library.pcclReduceAsync
-        with on_device(stream):
+        with on_device(place):
             code = begin(buffer.pointer, rank, byref(descriptor), self._handle, byref(c_op))
         return self._begun(call, code, c_op, buffer)
 
     def _weighted(self, data: Any, weight: float, tag: Optional[int],
                   quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        (buffer,), stream = buffers_of((data, True))
+        (buffer,), place = buffers_of((data, True))
         number = float(weight)
         if not math.isfinite(number) or number < 0:
             raise ValueError(f"a weight of {weight}")
         descriptor, c_op = self._described(buffer, None, tag, quantization), structs.AsyncReduceOp()
-        with on_device(stream):
+        with on_device(place):
             code = library.pcclWeightedAverageAsync(buffer.pointer, number, byref(descriptor), self._handle,
                                                     byref(c_op))
         return self._begun("weighted_average", code, c_op, buffer)
@@ -267,7 +267,7 @@ class Collectives:
     def _parts(self, call: str, send: Any, recv: Any, op: Optional[Union[ReduceOp, str]],
                counts: Optional[Sequence[int]], tag: Optional[int],
                quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        (given, taken), stream = buffers_of((send, False), (recv, True))
+        (given, taken), place = buffers_of((send, False), (recv, True))
         if given.dtype is not taken.dtype:
             raise InvalidBuffer(f"{given.dtype.name} to send, {taken.dtype.name} to receive")
         by_rank = None if counts is None else [integer(count, "a count", 0, _I64) for count in counts]
@@ -279,7 +279,7 @@ class Collectives:
         else:
             begin = library.pcclAllGatherVAsync if op is None else library.pcclReduceScatterVAsync
             front = (*front, (c_size_t * len(by_rank))(*by_rank), len(by_rank))
-        with on_device(stream):
+        with on_device(place):
             code = begin(*front, *end)
         return self._begun(call, code, c_op, (given, taken))
 

@@ -367,12 +367,12 @@ class Communicator(Training, Collectives, Sharing):
     def _launch(self, call: str, send: Any, recv: Any, op: Union[ReduceOp, str], tag: Optional[int],
                 operand: Optional[ReduceOperandDescriptor],
                 quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
-        (given, taken), stream = pair(send, recv, operand)
+        (given, taken), place = pair(send, recv, operand)
         describe(given, op, 0, operand, quantization)
         descriptor = describe(given, op, self._tag(tag), operand, quantization).to_c()
         c_op = structs.AsyncReduceOp()
         call = f"Communicator.{call}"
-        with on_device(stream):
+        with on_device(place):
             code = library.pcclAllReduceAsync(given.pointer, taken.pointer, byref(descriptor), self._handle, byref(c_op))
         PCCLError.check(code, call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (given, taken)))
@@ -399,7 +399,7 @@ class Communicator(Training, Collectives, Sharing):
         takers: List[Any] = [None] * len(sends) if recvs is None else list(recvs)
         if not sends or len(takers) != len(sends):
             raise ValueError(f"{len(sends)} buffers to send, {len(takers)} to receive; there has to be at least one")
-        pairs, stream = pairs_of(sends, takers, None)
+        pairs, place = pairs_of(sends, takers, None)
         ReduceOp.of(op)
         number = self._tag(tag)
         described = [describe(given, op, number, None, quantization) for given, _ in pairs]
@@ -407,7 +407,7 @@ class Communicator(Training, Collectives, Sharing):
                  for (given, taken), one in zip(pairs, described)]
         array, c_op = (structs.ReduceOpDescriptor * len(parts))(*parts), structs.AsyncReduceOp()
         call = f"Communicator.{call}"
-        with on_device(stream):
+        with on_device(place):
             PCCLError.check(library.pcclAllReduceManyAsync(array, len(parts), self._handle, byref(c_op)), call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (pairs, array)))
 

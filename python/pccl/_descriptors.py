@@ -5,6 +5,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from ._arguments import U64, integer
 from ._buffers import Buffer, buffers_of
+from ._devices import Place
 from ._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, Schedule
 from ._errors import InvalidBuffer
 from ._library import structs
@@ -292,8 +293,8 @@ class ReduceOpDescriptor:
     def from_buffers(cls, send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
         """From tensors, arrays or anything else that has memory."""
         _instance(reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
-        (given, taken), stream = pair(send, recv, reduce_descriptor.operand_descriptor)
-        if stream is not None or given.staged is not None or taken.staged is not None:
+        (given, taken), place = pair(send, recv, reduce_descriptor.operand_descriptor)
+        if place is not None or given.staged is not None or taken.staged is not None:
             raise InvalidBuffer("buffers on devices are not for descriptors: use all_reduce_many")
         if given.count != reduce_descriptor.count:
             raise InvalidBuffer(f"{given.count} elements, but the descriptor has {reduce_descriptor.count}")
@@ -313,27 +314,30 @@ def _instance(value: Any, kind: type, what: str) -> None:
 
 
 def pair(send: Any, recv: Any,
-         operand: Optional[ReduceOperandDescriptor]) -> Tuple[Tuple[Buffer, Buffer], Optional[int]]:
-    """The memory of both buffers of a reduce, which have to fit, and a stream, if they are used on a device. Without
+         operand: Optional[ReduceOperandDescriptor]) -> Tuple[Tuple[Buffer, Buffer], Optional[Place]]:
+    """The memory of both buffers of a reduce, which have to fit, and their place, if they are used on a device. Without
     ``recv`` the result takes the place of ``send``."""
-    pairs, stream = pairs_of([send], [recv], operand)
-    return pairs[0], stream
+    pairs, place = pairs_of([send], [recv], operand)
+    return pairs[0], place
 
 
 def pairs_of(sends: Sequence[Any], recvs: Sequence[Any], operand: Optional[ReduceOperandDescriptor]
-             ) -> Tuple[List[Tuple[Buffer, Buffer]], Optional[int]]:
+             ) -> Tuple[List[Tuple[Buffer, Buffer]], Optional[Place]]:
     """The same of several reduces that are one operation."""
-    wanted = []
+    wanted: List[Tuple[Any, bool]] = []
+    together: List[Tuple[int, int]] = []
     for send, recv in zip(sends, recvs):
+        if recv is not None:
+            together.append((len(wanted), len(wanted) + 1))
         wanted += [(send, True)] if recv is None else [(send, False), (recv, True)]
-    buffers, stream = buffers_of(*wanted)
+    buffers, place = buffers_of(*wanted, pairs=together)
     pairs, rest = [], iter(buffers)
     for recv in recvs:
         given = next(rest)
         taken = given if recv is None else next(rest)
         _check_fit(given, taken, operand)
         pairs.append((given, taken))
-    return pairs, stream
+    return pairs, place
 
 
 def _check_fit(given: Buffer, taken: Buffer, operand: Optional[ReduceOperandDescriptor]) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import ctypes
 import sys
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
 from ._enums import DataType
 from ._errors import InvalidBuffer, PCCLError
@@ -44,14 +44,24 @@ def results_are_on_stream() -> bool:
     return _on_stream.get()
 
 
+class Place(NamedTuple):
+    """Where the buffers of a call are: on a device, after what is queued on a stream; ``some`` of them only, if the
+    others are on the host."""
+
+    stream: int
+    some: bool
+
+
 @contextlib.contextmanager
-def on_device(stream: Optional[int]) -> Iterator[None]:
-    """Within it the buffers of collectives that this thread begins are on a device, with that stream; on the host, if
-    there is none."""
-    if stream is None:
+def on_device(place: Optional[Place]) -> Iterator[None]:
+    """Within it the buffers of collectives that this thread begins are there; on the host, if there is no place."""
+    if place is None:
         yield
         return
-    PCCLError.check(library.pcclSetThreadDevice(True, stream), "naming a stream")
+    if place.some:
+        PCCLError.check(library.pcclSetThreadByAddress(place.stream), "naming a stream")
+    else:
+        PCCLError.check(library.pcclSetThreadDevice(True, place.stream), "naming a stream")
     try:
         yield
     finally:

@@ -215,6 +215,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclSetCallTimeout": [_HANDLE, c_uint64],
     "pcclSetThreadCallTimeout": [c_uint64],
     "pcclSetThreadDevice": [c_bool, c_void_p],
+    "pcclSetThreadByAddress": [c_void_p],
     "pcclSetStrictPorts": [_HANDLE, c_bool],
     "pcclSetOutboundOnly": [_HANDLE, c_bool],
     "pcclSetName": [_HANDLE, c_char_p],

@@ -154,9 +154,15 @@ for make in (later, packed):
         handle.result()
     assert (got(received) == numbers(5)).all() and (got(sent) == numbers(5)).all()
     # One on the host, one on a device.
-    mixed = numbers(rank)
+    mixed, down = numbers(rank), driver.standin_count(2)
     comm.all_gather(mixed, both)
+    assert driver.standin_count(2) == down, "what only is written is not read"
     assert (got(both) == numpy.concatenate([numbers(0), numbers(1)])).all()
+    comm.all_reduce_many([mixed, own], op="max")
+    assert (mixed == numbers(1)).all() and (got(own) == 2 * numbers(1)).all()
+    # Of one reduce: by memory of the host.
+    comm.all_reduce(mixed, own, op="sum")
+    assert (mixed == numbers(1)).all() and (got(own) == 2 * numbers(1)).all()
 host = numbers(rank)
 comm.broadcast(host, 0)
 assert (host == numbers(0)).all(), "the thread knows no device any more"
@@ -266,9 +272,18 @@ comm.destroy()
 
 def test_what_a_gpu_is_checked_with_passes(standin):
     script = SOURCES.parent / "check" / "device.py"
-    output = subprocess.run([sys.executable, script, "--mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
+    output = subprocess.run([sys.executable, script, "--mebibytes", "2", "--state-mebibytes", "2"], check=True, stdout=subprocess.PIPE, text=True)
     lines = output.stdout.splitlines()
-    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 22, lines
+    assert lines[0].startswith("device: stand-in 0;") and len(lines) == 24, lines
+
+
+def test_a_machine_with_a_gpu_is_told_what_it_has(standin):
+    if shutil.which("cargo") is None:
+        pytest.skip("no cargo, which this needs")
+    looked = subprocess.run([SOURCES.parents[1] / ".ci" / "gpu", "--look"], stdout=subprocess.PIPE, text=True)
+    assert looked.returncode == 0, looked.stdout
+    assert "found    device of CUDA: 2, of which the first one is used: stand-in 0" in looked.stdout, looked.stdout
+    assert "missing  nvcc" in looked.stdout or "found    nvcc" in looked.stdout
 
 
 def test_a_machine_without_a_gpu_is_told_what_is_missing():

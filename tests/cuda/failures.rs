@@ -1,9 +1,13 @@
 //! Errors of the driver in the middle of a sync, and of an all-reduce.
 
-use crate::{device, lend, noise, peers};
+use crate::{
+    device,
+    kinds::{Case, KINDS, Kind, ROOT, Where, case},
+    lend, noise, peers,
+};
 use pccl::{
-    Block, Call, DataType, Error, Quantisation, ReduceOp, Scheme, SharedState, StateMemory, SyncStrategy,
-    Tensor,
+    Block, Call, Cause, DataType, Error, Quantisation, ReduceOp, Schedule, Scheme, SharedState, StateMemory,
+    SyncStrategy, Tensor,
 };
 use pccl_quant_reference::data::elements_of;
 use pccl_testkit::{
@@ -128,4 +132,46 @@ fn an_all_reduce_leaves_a_result_or_what_was_there_whatever_call_fails() {
             assert!(failed > 8, "{failed} of the runs had error {error}");
         }
     }
+}
+
+/// One peer names memory of the host as if it were that of a device. It is no reason to wait for it.
+#[test]
+fn memory_of_no_device_ends_the_call_for_all_and_names_the_peer() {
+    let standin = Standin::load().expect("the stand-in");
+    let affine = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
+    let of =
+        |kind, quantisation| Case { quantisation, ..case(kind, DataType::Float32, 5_001, Schedule::Ring) };
+    let plain = KINDS.into_iter().map(|kind| of(kind, None));
+    let quantised =
+        KINDS.into_iter().filter(|kind| *kind != Kind::SendRecv).map(|kind| of(kind, Some(affine)));
+    let cases: Vec<Case> = plain.chain(quantised).collect();
+    peers(2, |_, comm| {
+        let (rank, ranks) = (comm.world().rank, comm.world().group_size);
+        for case in &cases {
+            for culprit in [0, ROOT] {
+                let place = if rank == culprit { Where::Nowhere } else { Where::Device };
+                let mut buffers = case.buffers(&standin, (rank, ranks), place);
+                let call = case.call(&mut buffers, (rank, ranks));
+                let error = comm.call(call, case.options()).expect_err("no memory of a device");
+                let what = format!("{case:?}, the fault of {culprit}, rank {rank}: {error}");
+                match error {
+                    Error::InvalidArgument(text) if rank == culprit => {
+                        assert!(text.contains("is not device memory"), "{what}");
+                    }
+                    Error::Aborted(verdict) if rank != culprit => {
+                        let named: Vec<_> = verdict.culprits.iter().map(|it| it.peer).collect();
+                        assert_eq!(named, [comm.world().ring[culprit]], "{what}");
+                        assert_eq!(verdict.cause, Cause::LocalFault, "{what}");
+                        assert!(verdict.detail.to_string().contains("is not device memory"), "{what}");
+                    }
+                    _ => panic!("{what}"),
+                }
+                for (index, buffer) in buffers.iter().enumerate() {
+                    let is_as_before = buffer.content(&standin) == buffer.before;
+                    assert!(is_as_before || !case.is_kept(index, rank), "{what}: buffer {index} has changed");
+                    buffer.address.into_iter().for_each(|address| standin.free(address));
+                }
+            }
+        }
+    });
 }

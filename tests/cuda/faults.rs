@@ -155,6 +155,7 @@ fn check(ranks: usize, schedule: Schedule, cases: &[Case]) {
     let site = |number: usize| (schedule == Schedule::Sites).then(|| format!("site-{}", number / 2));
     let (together, calls, done) = (Barrier::new(ranks), AtomicU64::new(0), AtomicU64::new(0));
     peers_of(ranks, site, |_, comm| {
+        let _here = together.attend();
         for culprit in [0, ROOT] {
             for error in [OUT_OF_MEMORY, LAUNCH_FAILED] {
                 let (standin, together, calls, done) = (&standin, &together, &calls, &done);
@@ -198,7 +199,15 @@ fn quantised_on_the_device() {
         let plain = case(kind, DataType::Float32, 200_001, Schedule::Ring);
         Case { quantisation: Some(affine), ..plain }
     };
-    let cases = [Kind::AllReduce, Kind::AllReduceInto, Kind::Broadcast, Kind::Reduce].map(quantised);
+    let cases = [
+        Kind::AllReduce,
+        Kind::AllReduceInto,
+        Kind::Broadcast,
+        Kind::Reduce,
+        Kind::AllGatherCounts,
+        Kind::ReduceScatterCounts,
+    ];
+    let cases = cases.map(quantised);
     check(3, Schedule::Ring, &cases);
 }
 
@@ -220,6 +229,7 @@ fn a_copy_that_fails_when_the_others_have_a_part_ends_it_for_all() {
         let (together, calls, done) = (Barrier::new(2), AtomicU64::new(0), AtomicU64::new(0));
         let run = |comm: &Communicator, at: u64, beside: Option<&(dyn Fn() + Sync)>| {
             let (standin, together, calls, done) = (&standin, &together, &calls, &done);
+            let _here = together.attend();
             let peer = Peer { standin, comm, together, culprit, calls, done };
             let mut buffers = peer.buffers(&case);
             let given: Vec<Vec<u8>> = buffers.iter().map(|it| it.before.clone()).collect();

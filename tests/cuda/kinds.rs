@@ -60,6 +60,7 @@ pub(crate) struct Buffer {
     pub(crate) before: Vec<u8>,
     host: Vec<u8>,
     pub(crate) address: Option<u64>,
+    is_nowhere: bool,
     stream: u64,
 }
 
@@ -68,6 +69,8 @@ pub(crate) struct Buffer {
 pub(crate) enum Where {
     Host,
     Device,
+    /// On the host, at addresses that are named as some of a device.
+    Nowhere,
     /// On a device, where a stream has yet to put what is in it.
     BehindStream(u64),
 }
@@ -75,7 +78,7 @@ pub(crate) enum Where {
 impl Buffer {
     fn new(standin: &Standin, before: Vec<u8>, place: Where) -> Self {
         let (address, stream) = match place {
-            Where::Host => (None, 0),
+            Where::Host | Where::Nowhere => (None, 0),
             Where::Device => (Some(device(standin, &before).0), 0),
             Where::BehindStream(stream) => {
                 let (address, _) = device(standin, &vec![0; before.len()]);
@@ -83,12 +86,14 @@ impl Buffer {
                 (Some(address), stream)
             }
         };
-        Self { host: before.clone(), before, address, stream }
+        Self { host: before.clone(), before, address, is_nowhere: place == Where::Nowhere, stream }
     }
 
-    fn lent(&self, address: u64) -> DeviceMemory {
+    /// Where it is as memory of a device, if it is said to be that.
+    fn named(&self) -> Option<DeviceMemory> {
+        let address = self.address.or_else(|| self.is_nowhere.then_some(self.host.as_ptr() as u64))?;
         // SAFETY: the memory stays until the call is over, which is the only one to use it.
-        unsafe { DeviceMemory::from_raw(address, self.before.len(), self.stream) }.expect("device memory")
+        Some(unsafe { DeviceMemory::named(address, self.before.len(), self.stream) })
     }
 
     pub(crate) fn content(&self, standin: &Standin) -> Vec<u8> {
@@ -97,8 +102,8 @@ impl Buffer {
 
     fn source(&self, data_type: DataType) -> Source<'static> {
         let count = self.before.len() / data_type.size_bytes();
-        match self.address {
-            Some(address) => Source::on_device(self.lent(address), data_type).expect("whole"),
+        match self.named() {
+            Some(memory) => Source::on_device(memory, data_type).expect("whole"),
             // SAFETY: the buffer outlives the call, which is the only one to use it.
             None => unsafe { Source::from_raw(self.host.as_ptr(), count, data_type) },
         }
@@ -106,8 +111,8 @@ impl Buffer {
 
     fn target(&mut self, data_type: DataType) -> Target<'static> {
         let count = self.before.len() / data_type.size_bytes();
-        match self.address {
-            Some(address) => Target::on_device(self.lent(address), data_type).expect("whole"),
+        match self.named() {
+            Some(memory) => Target::on_device(memory, data_type).expect("whole"),
             // SAFETY: as above.
             None => unsafe { Target::from_raw(self.host.as_mut_ptr(), count, data_type) },
         }
@@ -212,8 +217,8 @@ fn is_float(data_type: DataType) -> bool {
 
 fn in_place(data: &mut Buffer, data_type: DataType, op: ReduceOp) -> Tensor<'static> {
     let bytes = data.before.len();
-    match data.address {
-        Some(address) => Tensor::on_device(data.lent(address), data_type, op).expect("whole"),
+    match data.named() {
+        Some(memory) => Tensor::on_device(memory, data_type, op).expect("whole"),
         None => {
             let (start, count) = (data.host.as_mut_ptr(), bytes / data_type.size_bytes());
             // SAFETY: the buffer outlives the call, which is the only one to use it.
@@ -224,10 +229,8 @@ fn in_place(data: &mut Buffer, data_type: DataType, op: ReduceOp) -> Tensor<'sta
 
 fn between(send: &Buffer, recv: &mut Buffer, data_type: DataType, op: ReduceOp) -> Tensor<'static> {
     let bytes = send.before.len();
-    match send.address.zip(recv.address) {
-        Some((from, to)) => {
-            Tensor::between_devices(send.lent(from), recv.lent(to), data_type, op).expect("whole")
-        }
+    match send.named().zip(recv.named()) {
+        Some((from, to)) => Tensor::between_devices(from, to, data_type, op).expect("whole"),
         None => {
             let count = bytes / data_type.size_bytes();
             // SAFETY: as above.

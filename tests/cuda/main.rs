@@ -7,16 +7,31 @@ mod kinds;
 mod leaks;
 mod pipeline;
 mod quantised;
+mod slow;
 mod state;
 
 use pccl::{Communicator, CudaError, DeviceMemory, Master, MasterConfig};
-use pccl_testkit::barrier::Barrier;
+use pccl_testkit::barrier::{Barrier, join_all};
 use pccl_testkit::{random::Rng, standin::Standin};
 use std::time::Duration;
 
+/// How the masters here are set up.
+fn config() -> MasterConfig {
+    MasterConfig { listen: "127.0.0.1:0".parse().expect("an address"), ..MasterConfig::default() }
+}
+
 /// Runs `body` on each of `n` connected peers with its number.
 fn peers<R: Send>(n: usize, body: impl Fn(usize, &Communicator) -> R + Sync) -> Vec<R> {
-    peers_of(n, |_| None, body)
+    peers_under(config(), n, body)
+}
+
+/// The same, with a master that is set up like this.
+fn peers_under<R: Send>(
+    config: MasterConfig,
+    n: usize,
+    body: impl Fn(usize, &Communicator) -> R + Sync,
+) -> Vec<R> {
+    run(config, n, |_| None, body)
 }
 
 /// The same, with peers that name sites.
@@ -25,12 +40,20 @@ fn peers_of<R: Send>(
     site: impl Fn(usize) -> Option<String> + Sync,
     body: impl Fn(usize, &Communicator) -> R + Sync,
 ) -> Vec<R> {
-    let config =
-        MasterConfig { listen: "127.0.0.1:0".parse().expect("an address"), ..MasterConfig::default() };
+    run(config(), n, site, body)
+}
+
+fn run<R: Send>(
+    config: MasterConfig,
+    n: usize,
+    site: impl Fn(usize) -> Option<String> + Sync,
+    body: impl Fn(usize, &Communicator) -> R + Sync,
+) -> Vec<R> {
     let master = Master::launch(config).expect("the master starts");
     let address = master.local_addr().to_string();
     let together = Barrier::new(n);
     let peer = |number: usize| {
+        let _here = together.attend();
         let builder = Communicator::builder(&address).first_ports(0, 0);
         let builder = match site(number) {
             Some(name) => builder.site(&name),
@@ -47,7 +70,7 @@ fn peers_of<R: Send>(
     std::thread::scope(|scope| {
         let peer = &peer;
         let threads: Vec<_> = (0..n).map(|number| scope.spawn(move || peer(number))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        join_all(threads)
     })
 }
 

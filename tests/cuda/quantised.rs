@@ -1,6 +1,10 @@
 //! Quantised all-reduces of tensors on devices: the bytes of the oracle, and only what travels is copied.
 
-use crate::{device, memory, peers};
+use crate::{
+    device,
+    kinds::{Case, Kind, Where, case},
+    memory, peers,
+};
 use pccl::{
     Block, Call, Communicator, DataType, DeviceMemory, Error, LaunchOptions, Quantisation, ReduceOp,
     Schedule, Scheme, Target, Tensor,
@@ -145,6 +149,38 @@ fn a_reduce_to_one_peer_copies_what_travels_but_for_its_root() {
     assert!(up < 2 * raw && up > raw, "{up} bytes to the device, of {raw} each");
     let changed = places.iter().filter(|it| standin.get(it.send, it.given.len()) != it.given).count();
     assert_eq!(changed, 1, "only the root has a result");
+}
+
+/// Copies to the host and to devices of a collective of three ranks on devices, all together.
+fn copied(standin: &Standin, case: &Case) -> (u64, u64) {
+    let copied = || (standin.count(Count::BytesToHost), standin.count(Count::BytesToDevice));
+    let before = copied();
+    peers(3, |_, comm| {
+        let place = (comm.world().rank, comm.world().group_size);
+        let mut buffers = case.buffers(standin, place, Where::Device);
+        let call = case.call(&mut buffers, place);
+        comm.call(call, case.options()).expect("done");
+        buffers.iter().filter_map(|it| it.address).for_each(|address| standin.free(address));
+    });
+    let after = copied();
+    (after.0 - before.0, after.1 - before.1)
+}
+
+#[test]
+fn where_each_rank_has_a_part_little_but_what_travels_is_copied() {
+    let standin = Standin::load().expect("the stand-in");
+    let affine = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
+    let quantised = |kind| {
+        let plain = case(kind, DataType::Float32, 100_003, Schedule::Ring);
+        Case { quantisation: Some(affine), ..plain }
+    };
+    let part = 4 * 100_003;
+    // Each rank gives its part, and gets all of them, a quarter as long.
+    let (down, up) = copied(&standin, &quantised(Kind::AllGather));
+    assert!(down < part && up < 3 * part, "{down} bytes to the host, {up} to devices");
+    // Two sums of each rank on their way, and its own part as it is.
+    let (down, up) = copied(&standin, &quantised(Kind::ReduceScatter));
+    assert!(down < 5 * part && up < 5 * part, "{down} bytes to the host, {up} to devices");
 }
 
 #[test]

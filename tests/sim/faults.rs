@@ -229,6 +229,7 @@ impl World {
                 stalled: vec![StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }],
                 sent: vec![],
                 received: vec![],
+                busy: Vec::new(),
                 fetch: None,
             }),
         };

@@ -114,6 +114,7 @@ impl Peer {
             stalled: Vec::new(),
             sent: Vec::new(),
             received: Vec::new(),
+            busy: Vec::new(),
             fetch: None,
         }));
     }

@@ -165,6 +165,7 @@ pub(crate) fn beat(sequence: u64) -> C2m {
         stalled: Vec::new(),
         sent: Vec::new(),
         received: Vec::new(),
+        busy: Vec::new(),
         fetch: None,
     })
 }

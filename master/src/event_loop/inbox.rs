@@ -93,6 +93,7 @@ mod tests {
             stalled: Vec::new(),
             sent: Vec::new(),
             received: Vec::new(),
+            busy: Vec::new(),
             fetch: None,
         })
     }

@@ -290,6 +290,7 @@ impl EventLoop {
 }
 
 /// What is in front of a connection's bytes.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, which is taken apart at once")]
 enum Next {
     Packet(C2m),
     Malformed(WireError),

@@ -72,6 +72,8 @@ pub(super) struct Edge {
     pub(super) rebuild: bool,
     held: Option<HeldFault>,
     pub(super) flow: Option<Flow>,
+    /// When its receiving end last said that it was at work on what had come.
+    pub(super) busy_at: Option<Timestamp>,
     /// What it showed of its rate while one operation kept it busy.
     pub(super) pace: Option<Pace>,
 }
@@ -88,6 +90,7 @@ impl Edge {
             rebuild: false,
             held: None,
             flow: None,
+            busy_at: None,
             pace: None,
         }
     }
@@ -324,6 +327,11 @@ impl Edges {
     /// The same, to change when they came.
     pub(super) fn held_mut(&mut self) -> impl Iterator<Item = &mut HeldFault> {
         self.planned.values_mut().filter_map(|edge| edge.held.as_mut())
+    }
+
+    /// When the receiving ends that were at work last said so.
+    pub(super) fn busy_at_mut(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.planned.values_mut().filter_map(|edge| edge.busy_at.as_mut())
     }
 
     /// How many there are.

@@ -8,7 +8,8 @@ use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::Timestamp;
 use pccl_protocol::{
-    Algorithm, EdgeFault, EdgeReport, KickCode, KickReason, OpId, PeerId, Purpose, StalledEdge, Text,
+    Algorithm, BusyEdge, EdgeFault, EdgeReport, KickCode, KickReason, OpId, PeerId, Purpose, StalledEdge,
+    Text, limits,
 };
 use std::collections::BTreeSet;
 
@@ -91,6 +92,15 @@ impl Group {
         }
     }
 
+    /// A peer says on which edges it takes nothing, because it is at work on what has come.
+    pub(super) fn record_busy(&mut self, roll: &Roll, id: PeerId, busy: &[BusyEdge]) {
+        for edge in busy.iter().filter(|edge| edge.busy_ms < limits::BUSY_PATIENCE_MS) {
+            if let Some(edge) = self.net.edges.named_mut((edge.from, id), edge.generation) {
+                edge.busy_at = Some(roll.now);
+            }
+        }
+    }
+
     /// A peer says on which of its edges bytes wait and do not move, or bytes are missing at the other end. If that
     /// lasts, while both ends live, the edge counts as broken.
     pub(super) fn record_stalls(
@@ -143,15 +153,17 @@ impl Group {
         (due > roll.now || self.judge(roll, ends, fault) != Judgement::Hold).then_some(due)
     }
 
-    /// From when on a report may be judged. A standstill counts only from when neither end was suspect any more: what
-    /// had stood still before may be the fault of an end that had stopped, and bytes may take a moment to move again.
+    /// From when on a report may be judged. A standstill counts only from when neither end was suspect any more, nor
+    /// the receiving end at work on what had come: what had stood still before may be the fault of an end that had
+    /// stopped, or waited for its device, and bytes may take a moment to move again.
     fn fault_due(&self, roll: &Roll, ends: EdgeEnds, fault: &HeldFault) -> Timestamp {
         let grace = fault.since + roll.options.edge_grace;
         if fault.stalled_ms == 0 {
             return grace;
         }
         let lively = [ends.0, ends.1].iter().filter_map(|id| Some(roll.peers.get(id)?.lively_since)).max();
-        let due = lively.map_or(fault.since, |since| since + roll.options.edge_timeout);
+        let busy = self.net.edges.get(ends).and_then(|edge| edge.busy_at);
+        let due = lively.max(busy).map_or(fault.since, |since| since + roll.options.edge_timeout);
         // Nobody loses anything if an edge beside the ring is given up: there is no grace.
         if self.net.edges.ring_has_ends(ends) { due.max(grace) } else { due }
     }

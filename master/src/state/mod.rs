@@ -461,6 +461,7 @@ impl MasterState {
 
     fn record_beat(&mut self, id: PeerId, group_id: GroupId, beat: Beat) {
         let (sequence, stalled, received) = (beat.sequence, beat.stalled.clone(), beat.received.clone());
+        let busy = beat.busy.clone();
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
         if beat.moved_bytes > peer.moved_bytes() {
             peer.note_progress(self.roll.now);
@@ -470,6 +471,7 @@ impl MasterState {
         self.out.send_peer(&self.roll, id, M2c::Echo(Echo { sequence, blocked_on }));
         self.out.changed |= !stalled.is_empty();
         let Some(group) = self.groups.get_mut(&group_id) else { return };
+        group.record_busy(&self.roll, id, &busy);
         let missing = group.look_at_flows(&self.roll, id, before);
         self.out.changed |= !missing.is_empty();
         group.record_stalls(&self.roll, id, &stalled, &missing);

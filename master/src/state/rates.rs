@@ -16,7 +16,7 @@ use super::outbox::Outbox;
 use super::roll::Roll;
 use super::types::Timestamp;
 use core::time::Duration;
-use pccl_protocol::{Algorithm, EdgeBytes, OpId, PeerId, ProbeRate, ProbeResult};
+use pccl_protocol::{Algorithm, BusyEdge, EdgeBytes, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
 
 /// An edge is much slower than planned below this part of the slowest rate of its ring, or of what pairwise exchange
 /// needs.
@@ -29,6 +29,8 @@ const SPANS: usize = 3;
 const SHORTEST_SPAN: Duration = Duration::from_millis(80);
 /// Round trips that a connection that was idle needs, about, to find its rate again.
 const START_ROUND_TRIPS: u32 = 8;
+/// Who has not got on for so long with what has come by an edge is what holds it up, in milliseconds.
+const AT_WORK_MS: u64 = 100;
 /// The way back of an edge that has become slow is taken for at most this many times as fast, until it is measured:
 /// most often it is slow as well, but where there is no third way it is worth trying.
 const WAY_BACK: u64 = 2;
@@ -81,7 +83,7 @@ impl Pace {
 enum Seen {
     /// Nothing about its rate: no operation runs, or one has only just begun.
     Nothing,
-    /// It waits for others.
+    /// It waits for others, or for its receiving end.
     Idle,
     /// Bytes of an operation by this algorithm wait on it.
     Busy(Algorithm, Look),
@@ -142,7 +144,12 @@ impl Group {
         if !is_used || !receives || !is_fresh || *heard_at < *since || roll.now.since(*since) < start {
             return None;
         }
-        if beat.sent.iter().any(|sent| sent.peer == id && sent.generation == received.generation) {
+        let its = |peer: PeerId, generation: LinkGeneration| generation == received.generation && peer == id;
+        // An end that takes things a moment after they have come says nothing, either.
+        let work = |it: &BusyEdge| it.from == received.peer && it.generation == received.generation;
+        let (own, _) = roll.peers.get(&id)?.beat.as_ref()?;
+        let is_at_work = own.busy.iter().any(|it| work(it) && it.busy_ms >= AT_WORK_MS);
+        if is_at_work || beat.sent.iter().any(|sent| its(sent.peer, sent.generation)) {
             return Some(Seen::Idle);
         }
         let look = Look { op, at: roll.now, bytes: received.bytes };

@@ -132,6 +132,7 @@ impl Timer {
                 .for_each(|check| check.extend(gap, past)),
             Self::HeldFault => groups.for_each(|group| {
                 group.net.edges.held_mut().for_each(|fault| past(&mut fault.since));
+                group.net.edges.busy_at_mut().for_each(past);
             }),
             Self::Attempt => groups.for_each(|group| {
                 group.work.ops.change_some(|_, op| {

@@ -4,8 +4,7 @@
 
 use crate::{
     communicator::{Comm, enter},
-    convert,
-    device::{self, Place},
+    convert, device,
     failure::{Failure, Outcome, call},
     raw,
     reduce::reduce_info,
@@ -50,9 +49,8 @@ impl Checked {
     /// leaves alone until the collective was waited for.
     unsafe fn source(&self, pointer: *const c_void, count: usize) -> Outcome<Source<'static>> {
         let bytes = self.bytes(count, "sendbuf")?;
-        if let Place::Device(stream) = device::place() {
-            // SAFETY: by the contract of this function.
-            let memory = unsafe { device::memory(pointer, bytes, stream) }?;
+        // SAFETY: by the contract of this function.
+        if let Some(memory) = unsafe { device::place().device_memory(pointer, bytes) } {
             let source = Source::on_device(memory, self.data_type);
             return source.map_err(|error| Failure::of(&error, code::INVALID_USAGE));
         }
@@ -70,9 +68,8 @@ impl Checked {
         name: &str,
     ) -> Outcome<Target<'static>> {
         let bytes = self.bytes(count, name)?;
-        if let Place::Device(stream) = device::place() {
-            // SAFETY: by the contract of this function.
-            let memory = unsafe { device::memory(pointer, bytes, stream) }?;
+        // SAFETY: by the contract of this function.
+        if let Some(memory) = unsafe { device::place().device_memory(pointer, bytes) } {
             let target = Target::on_device(memory, self.data_type);
             return target.map_err(|error| Failure::of(&error, code::INVALID_USAGE));
         }

@@ -17,6 +17,8 @@ pub(crate) enum Place {
     Host,
     /// On a device, after what is queued on a stream of it.
     Device(*mut c_void),
+    /// Each where its address says: on a device, after what is queued on that stream, or on the host.
+    ByAddress(*mut c_void),
 }
 
 thread_local! {
@@ -40,6 +42,35 @@ pub(crate) extern "C" fn pcclSetThreadDevice(on_device: bool, stream: *mut c_voi
         THREAD_PLACE.with(|place| place.set(if on_device { Place::Device(stream) } else { Place::Host }));
         Ok(())
     })
+}
+
+/// `pcclSetThreadByAddress`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclSetThreadByAddress(stream: *mut c_void) -> ResultCode {
+    call(|| {
+        check_initialized()?;
+        THREAD_PLACE.with(|place| place.set(Place::ByAddress(stream)));
+        Ok(())
+    })
+}
+
+impl Place {
+    /// The device memory that a buffer is; `None` if it is on the host.
+    ///
+    /// # Safety
+    /// As [`named`].
+    pub(crate) unsafe fn device_memory(self, data: *const c_void, bytes: usize) -> Option<DeviceMemory> {
+        match self {
+            Self::Host => None,
+            // SAFETY: by the contract of this function.
+            Self::Device(stream) => Some(unsafe { named(data, bytes, stream) }),
+            Self::ByAddress(stream) => {
+                // SAFETY: by the contract of this function.
+                let memory = unsafe { named(data, bytes, stream) };
+                (bytes > 0 && memory.is_known()).then_some(memory)
+            }
+        }
+    }
 }
 
 /// What stands for tensors on devices, until it is unstaged.
@@ -115,6 +146,16 @@ pub(crate) unsafe extern "C" fn pcclUnstageOnStream(staged: Handle) -> ResultCod
 fn unstage(staged: Handle, end: impl FnOnce(Staged) -> Result<(), pccl::Error>) -> Outcome<()> {
     let staged = STAGED.remove(staged)?.lock().take();
     staged.map_or(Ok(()), end).map_err(|error| Failure::of(&error, code::INVALID_USAGE))
+}
+
+/// Device memory that a caller names for a collective, which fails for all peers if it is none: nobody waits then for
+/// the caller.
+///
+/// # Safety
+/// It is, if it is any, for as long as the call that the caller makes.
+unsafe fn named(data: *const c_void, bytes: usize, stream: *mut c_void) -> DeviceMemory {
+    // SAFETY: by the contract of this function.
+    unsafe { DeviceMemory::named(data as u64, bytes, stream as u64) }
 }
 
 /// Device memory that a caller names.

@@ -59,22 +59,23 @@ unsafe fn tensor(
 ) -> Outcome<Tensor<'static>> {
     let described = Described::of(descriptor)?;
     let Described { data_type, op, count, .. } = described;
-    let tensor = match place {
-        Place::Host => {
+    let bytes = count * data_type.size_bytes();
+    // SAFETY: by the contract of this function.
+    let (from, to) = unsafe { (place.device_memory(send, bytes), place.device_memory(recv, bytes)) };
+    let tensor = match (from, to) {
+        (None, None) => {
             let send = raw::buffer(send, count, "sendbuf")?;
             let recv = raw::buffer(recv, count, "recvbuf")?;
             // SAFETY: not null, of this length, and the caller's own until waited for, by the contract of this
             // function; every path waits for it before it tells the caller so, see `Comm::wait` and `Comm::destroy`.
             Ok(unsafe { Tensor::from_raw(send, recv, count, data_type, op) })
         }
-        Place::Device(stream) => {
-            let bytes = count * data_type.size_bytes();
-            // SAFETY: by the contract of this function.
-            let memory = |data| unsafe { device::memory(data, bytes, stream) };
-            match send == recv.cast_const() {
-                true => Tensor::on_device(memory(send)?, data_type, op),
-                false => Tensor::between_devices(memory(send)?, memory(recv)?, data_type, op),
-            }
+        (Some(memory), Some(_)) if send == recv.cast_const() => Tensor::on_device(memory, data_type, op),
+        (Some(from), Some(to)) => Tensor::between_devices(from, to, data_type, op),
+        _ => {
+            return Err(Failure::argument(
+                "of sendbuf and recvbuf one is on a device, and the other one is not",
+            ));
         }
     };
     tensor.map(|tensor| described.apply(tensor)).map_err(|error| Failure::of(&error, code::INVALID_USAGE))

@@ -151,6 +151,8 @@ wire_struct! {
         pub sent: Vec<EdgeBytes>,
         /// What has been received on each edge to this peer.
         pub received: Vec<EdgeBytes>,
+        /// Edges to this peer that have delivered what it has not taken: it is at work on what came before.
+        pub busy: Vec<BusyEdge>,
         /// How far its fetch of shared state is, while there is one.
         pub fetch: Option<FetchProgress>,
     }
@@ -163,6 +165,11 @@ impl ListItem for EdgeBytes {
 
 impl ListItem for StalledEdge {
     const LIST: &'static str = "stalled edges";
+    const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
+}
+
+impl ListItem for BusyEdge {
+    const LIST: &'static str = "busy edges";
     const MAX_ITEMS: usize = limits::MAX_EDGES_OF_PEER;
 }
 
@@ -189,6 +196,19 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// For how long nothing has moved, in milliseconds.
         pub stalled_ms: u64,
+    }
+}
+
+wire_struct! {
+    /// An edge whose receiving end has something that it has not taken, or that it is at work on, so that the other end
+    /// may have to wait. It may wait itself, for a device or a processor.
+    pub struct BusyEdge {
+        /// The sending end.
+        pub from: PeerId,
+        /// Generation of the edge.
+        pub generation: LinkGeneration,
+        /// For how long it has not got on with that, in milliseconds.
+        pub busy_ms: u64,
     }
 }
 

@@ -139,6 +139,12 @@ pub const DEFAULT_MASTER_TIMEOUT_MS: u64 = 30_000;
 pub const DEFAULT_BEAT_INTERVAL_MS: u64 = 1_000;
 /// Default time after which an edge counts as broken on which bytes wait that do not move, in milliseconds.
 pub const DEFAULT_EDGE_TIMEOUT_MS: u64 = 4_000;
+/// Time without any progress after which the receiving end of an edge is not waited for any more because it is at work
+/// on what has come, in milliseconds: then the edge counts as any other on which nothing moves. Longer than what that
+/// end itself waits for a device.
+pub const BUSY_PATIENCE_MS: u64 = 90_000;
+/// Time without any progress of copies from a device after which a peer gives up an operation, in milliseconds.
+pub const DEVICE_PATIENCE_MS: u64 = 60_000;
 /// Default time within which a ring must be confirmed by all of its members, in milliseconds.
 pub const DEFAULT_RING_TIMEOUT_MS: u64 = 15_000;
 /// Default time for one probe of an edge, in milliseconds.
@@ -187,3 +193,4 @@ const _: () = assert!(MAX_LARGE_PACKETS_BYTES >= 2 * MAX_PACKET_BYTES);
 const _: () = assert!(DEFAULT_BEAT_INTERVAL_MS * 4 < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_EDGE_TIMEOUT_MS + DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_PEER_TIMEOUT_MS);
 const _: () = assert!(DEFAULT_DIAL_TIMEOUT_MS < DEFAULT_RING_TIMEOUT_MS);
+const _: () = assert!(DEVICE_PATIENCE_MS < BUSY_PATIENCE_MS);

@@ -10,11 +10,23 @@ use pccl_protocol::{GroupEpoch, GroupPlan, OpFault, PeerId, Purpose};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLink};
 
 /// What names an edge at one of its ends: the peer at the other end, and the generation.
 pub(crate) type Name = (u128, u64);
+
+/// How far a link from another peer is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inbound {
+    /// Bytes received.
+    pub(crate) received_bytes: u64,
+    /// For how long it has been at work on them, see [`InLink::busy`].
+    pub(crate) busy: Option<Duration>,
+    /// Something has come that is not taken yet.
+    pub(crate) has_unread: bool,
+}
 
 /// Which links an operation runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,9 +196,14 @@ impl Links {
         links.into_iter().map(|(name, link)| (name, link.sent_bytes(), link.backlog())).collect()
     }
 
-    /// The links from others: the name of each (peer, generation), and bytes received.
-    pub(crate) fn received(&self) -> Vec<(Name, u64)> {
-        self.now.lock().inbound.iter().map(|(name, link)| (*name, link.received_bytes())).collect()
+    /// The links from others, by the name of each (peer, generation).
+    pub(crate) fn inbound(&self) -> Vec<(Name, Inbound)> {
+        let look = |link: &InLink| Inbound {
+            received_bytes: link.received_bytes(),
+            busy: link.busy(),
+            has_unread: link.has_unread(),
+        };
+        self.now.lock().inbound.iter().map(|(name, link)| (*name, look(link))).collect()
     }
 
     /// Why an operation of `epoch` cannot run, if it cannot.

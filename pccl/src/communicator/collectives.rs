@@ -331,7 +331,7 @@ impl Communicator {
     /// memory are taken, and whatever waits for operations to be over waits for it.
     pub(crate) fn claim(&self, tag: u64, tensor: &RawTensor) -> Result<(Arc<Shared>, Arc<Claim>), Error> {
         let shared = self.shared()?;
-        let ranges: Vec<_> = tensor.ranges().collect();
+        let ranges = tensor.ranges();
         let kind = CollectiveKind::AllReduce.call();
         let beginning = Beginning { kind, tag: tag.into(), parts: 1, ranges: ranges.clone() };
         let claim = Arc::new(Claim { tag, ranges });

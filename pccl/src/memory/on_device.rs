@@ -79,6 +79,8 @@ pub(crate) enum Role {
     Gives,
     /// It is read, and what is folded into it stays in memory of the library.
     Folds,
+    /// The same, but the part of the result that is this rank's goes to a buffer of its own.
+    Scatters,
     /// It is read, and gets the result.
     Exchanges,
     /// It gets the result, and may be left with anything in it after a failure.
@@ -90,12 +92,12 @@ pub(crate) enum Role {
 impl Role {
     /// Whether what is there is read for the others.
     pub(crate) fn contributes(self) -> bool {
-        matches!(self, Self::Gives | Self::Folds | Self::Exchanges)
+        matches!(self, Self::Gives | Self::Folds | Self::Scatters | Self::Exchanges)
     }
 
     /// Whether the result goes there.
     pub(crate) fn receives(self) -> bool {
-        matches!(self, Self::Exchanges | Self::Gets | Self::Replaces)
+        matches!(self, Self::Scatters | Self::Exchanges | Self::Gets | Self::Replaces)
     }
 
     /// Whether what is overwritten in place comes back after a failure.
@@ -137,6 +139,14 @@ impl OnDevice {
     /// The same for another use.
     pub(crate) fn in_role(self, role: Role) -> Self {
         Self { role, ..self }
+    }
+
+    /// The same as memory of the host is to stand for it: what is folded into it stays there.
+    pub(crate) fn staged(self) -> Self {
+        match self.role {
+            Role::Scatters => Self { recv: self.send.clone(), role: Role::Folds, ..self },
+            _ => self,
+        }
     }
 
     /// The first error of what was done there.
@@ -189,6 +199,11 @@ impl OnDevice {
     /// Copies a part of the result to where it goes, from byte `at` on.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> Result<(), Error> {
         self.recv.clone().write(at, bytes).map_err(unwritten)
+    }
+
+    /// Puts what another memory of a device holds where the result goes, from byte `at` on.
+    pub(super) fn write_from(&self, at: usize, other: &DeviceMemory) -> Result<(), Error> {
+        self.recv.clone().write_from(at, other).map_err(unwritten)
     }
 
     /// The first element of what it contributes that is not finite.
@@ -259,7 +274,13 @@ impl LentDevice {
         self.run(|tensor| tensor.recv.part(bytes).decode_set(codec, encoded))
     }
 
-    /// Puts elements where some of the bytes of the result go.
+    /// The first byte of the tensor that has a place where the result goes. A rank that gets its part has the bytes
+    /// `own` of it.
+    pub(crate) fn result_start(&self, own: &Range<usize>) -> usize {
+        if self.tensor.role == Role::Scatters { own.start } else { 0 }
+    }
+
+    /// Puts elements where some of the bytes of the result go, counted from [`LentDevice::result_start`].
     pub(crate) fn set(&self, bytes: Range<usize>, elements: &[u8]) -> Option<Result<(), CudaError>> {
         self.run(|tensor| tensor.recv.part(bytes).write(0, elements))
     }
@@ -271,8 +292,9 @@ impl LentDevice {
 
     /// Makes the contribution the result: of who is alone.
     pub(crate) fn keep(&self) -> Option<Result<(), CudaError>> {
-        self.run(|OnDevice { send, recv, .. }| {
-            send.to_vec().and_then(|content| recv.clone().write(0, &content))
+        self.run(|tensor| match tensor.is_in_place() {
+            true => Ok(()),
+            false => tensor.recv.clone().write_from(0, &tensor.send),
         })
     }
 
@@ -294,5 +316,11 @@ pub(super) fn unwritten(error: CudaError) -> Error {
 }
 
 pub(super) fn refused(tried: &str, error: CudaError) -> Error {
-    Error::System(Reason::system(tried, device_error(error)))
+    match error {
+        // What the caller has named is no memory of a device of this machine.
+        CudaError::NoDriver(_) | CudaError::NotDeviceMemory { .. } => {
+            Error::InvalidArgument(error.to_string())
+        }
+        error => Error::System(Reason::system(tried, device_error(error))),
+    }
 }

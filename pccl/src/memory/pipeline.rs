@@ -13,13 +13,22 @@
 use super::{Backup, OnDevice, Origins, RawTensor, Role};
 use crate::{Error, threads};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::{fmt, mem, ops::Range, sync::Arc, thread::JoinHandle};
-use tinysockets::link::Origin;
+use pccl_protocol::limits;
+use std::{
+    fmt, io, mem,
+    ops::Range,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use tinysockets::link::{self, Origin};
 
 /// Bytes that are waited for, and finished, as one.
 const PIECE_BYTES: usize = 1 << 20;
 /// Pieces that are copied at once, at most, so that their copies overlap with each other.
 const BATCH_PIECES: usize = 8;
+/// A device that copies nothing for so long is waited for no more.
+const PATIENCE: Duration = Duration::from_millis(limits::DEVICE_PATIENCE_MS);
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -43,6 +52,8 @@ struct Copier {
     room: Arc<Backup>,
     /// Bytes of all tensors.
     bytes: usize,
+    /// How long anybody waits for the next piece to come down.
+    patience: Duration,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -71,6 +82,8 @@ struct Piece {
 #[derive(Default)]
 struct State {
     is_down: Vec<bool>,
+    /// How many are.
+    down: usize,
     finished_bytes: Vec<usize>,
     /// Copied up, or being copied.
     is_up: Vec<bool>,
@@ -99,10 +112,21 @@ impl Pipeline {
     pub(crate) fn begin(
         tensors: Vec<OnDevice>,
         room: Arc<Backup>,
-        (rank, ranks): (usize, usize),
+        first: (usize, usize),
         failure: Option<Error>,
     ) -> Self {
-        let copier = Arc::new(Copier::new(tensors, room));
+        Self::begin_with(tensors, room, first, failure, PATIENCE)
+    }
+
+    /// The same with another patience.
+    pub(super) fn begin_with(
+        tensors: Vec<OnDevice>,
+        room: Arc<Backup>,
+        (rank, ranks): (usize, usize),
+        failure: Option<Error>,
+        patience: Duration,
+    ) -> Self {
+        let copier = Arc::new(Copier::new(tensors, room, patience));
         let order = copier.order(rank, ranks);
         let thread = Mutex::new(None);
         if let Some(error) = failure {
@@ -133,7 +157,9 @@ impl Pipeline {
         let raw = match device.role() {
             Role::Gives => RawTensor::part_of(&copier.room, area(*down)).read_only(),
             Role::Gets | Role::Replaces => RawTensor::part_of(&copier.room, area(*up)),
-            Role::Folds | Role::Exchanges => RawTensor::within(&copier.room, area(*down), area(*up)),
+            Role::Folds | Role::Scatters | Role::Exchanges => {
+                RawTensor::within(&copier.room, area(*down), area(*up))
+            }
         };
         raw.standing_for(self.origins(tensor))
     }
@@ -216,12 +242,12 @@ impl Drop for Pipeline {
 fn areas(role: Role) -> usize {
     match role {
         Role::Gives | Role::Gets => 1,
-        Role::Folds | Role::Exchanges | Role::Replaces => 2,
+        Role::Folds | Role::Scatters | Role::Exchanges | Role::Replaces => 2,
     }
 }
 
 impl Copier {
-    fn new(devices: Vec<OnDevice>, room: Arc<Backup>) -> Self {
+    fn new(devices: Vec<OnDevice>, room: Arc<Backup>, patience: Duration) -> Self {
         let (mut tensors, mut pieces) = (Vec::with_capacity(devices.len()), Vec::new());
         let (mut before, mut place) = (0, 0);
         for (tensor, device) in devices.into_iter().enumerate() {
@@ -240,7 +266,8 @@ impl Copier {
             is_taken: vec![false; count],
             ..State::default()
         };
-        Self { tensors, pieces, room, bytes: before, state: Mutex::new(state), changed: Condvar::new() }
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Self { tensors, pieces, room, bytes: before, patience, state, changed }
     }
 
     /// The order in which a rank of the ring needs the pieces of contributions: chunks with falling numbers, from its
@@ -308,6 +335,7 @@ impl Copier {
             for index in batch {
                 state.is_down[*index] = true;
             }
+            state.down += batch.len();
             self.changed.notify_all();
         }
         let mut state = self.state.lock();
@@ -424,6 +452,8 @@ impl Origin for Contribution {
     fn arrived(&self, range: &Range<usize>) -> bool {
         let pieces = self.copier.touched(self.tensor, range);
         let mut state = self.copier.state.lock();
+        let until = || Instant::now() + self.copier.patience;
+        let (mut down, mut deadline) = (state.down, until());
         loop {
             if state.is_down[pieces.clone()].iter().all(|is_down| *is_down) {
                 return true;
@@ -431,12 +461,26 @@ impl Origin for Contribution {
             if state.is_stopped || state.failure.is_some() {
                 return false;
             }
-            // The thread that copies waits for nobody before all is down.
-            self.copier.changed.wait(&mut state);
+            // The thread that copies waits for nobody but the device before all is down.
+            let is_late = self.copier.changed.wait_until(&mut state, deadline).timed_out();
+            if state.down > down {
+                link::gets_on();
+                (down, deadline) = (state.down, until());
+            } else if is_late && !state.is_stopped {
+                self.copier.fail(state, nothing_copied(self.copier.patience));
+                return false;
+            }
         }
     }
 
     fn finished(&self, _: Range<usize>) {}
+}
+
+/// A device that copies nothing.
+fn nothing_copied(patience: Duration) -> Error {
+    let text = format!("it has copied nothing for {patience:?}");
+    let error = io::Error::new(io::ErrorKind::TimedOut, text);
+    Error::System(crate::Reason::system("waiting for a device", error))
 }
 
 /// What a tensor gets.

@@ -50,6 +50,29 @@ fn what_is_finished_goes_up_before_the_rest_and_is_put_back() {
 }
 
 #[test]
+fn a_device_that_copies_nothing_is_given_up() {
+    let standin = Standin::load().expect("the stand-in");
+    let (_, memory) = device(&standin, &vec![3; BYTES]);
+    let tensor = OnDevice::new(memory.clone(), memory, Role::Exchanges);
+    // One of the copies, not what is needed to begin with them.
+    standin.hold(12);
+    let patience = Duration::from_millis(50);
+    let pipeline = Pipeline::begin_with(vec![tensor], room(2 * BYTES), (0, 2), None, patience);
+    let (told, hears) = mpsc::channel();
+    pipeline.tell(Hearer {
+        failed: Box::new(move |text| told.send(text).expect("somebody hears it")),
+        copied: Box::new(|| panic!("nothing is down")),
+    });
+    let Origins { contribution, .. } = pipeline.origins(0);
+    assert!(!contribution.arrived(&(0..BYTES)), "it does not come");
+    let text = hears.recv_timeout(Duration::from_secs(60)).expect("told");
+    assert!(text.contains("it has copied nothing for 50ms"), "{text}");
+    standin.hold(0);
+    assert!(pipeline.undo().is_ok(), "nothing is to be put back");
+    assert!(pipeline.failure().is_some());
+}
+
+#[test]
 fn a_copy_that_fails_is_told_and_nobody_waits_for_it() {
     let standin = Standin::load().expect("the stand-in");
     let (_, memory) = device(&standin, &vec![3; BYTES]);

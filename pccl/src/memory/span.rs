@@ -172,6 +172,25 @@ impl Span {
         }
     }
 
+    /// As a tensor that is folded, of which this rank's part of the result goes to `recv`; `None` if not both are on
+    /// devices.
+    pub(crate) fn scattered_into(&self, recv: &Self) -> Option<OnDevice> {
+        let (send, recv) = self.device.clone().zip(recv.device.clone())?;
+        Some(OnDevice::new(send, recv, Role::Scatters))
+    }
+
+    /// Puts all of it into a tensor that is to get it, from byte `at` of that on. Before a vote.
+    pub(crate) fn put_into(&self, tensor: &RawTensor, at: usize) -> Result<(), Error> {
+        match (&self.device, tensor.device()) {
+            (Some(memory), Some(device)) => device.write_from(at, memory),
+            (None, Some(device)) => device.write(at, &self.read(0..self.bytes)?),
+            (_, None) => self.pieces().try_for_each(|piece| {
+                let to = at + piece.start;
+                self.read(piece).map(|content| tensor.put(to, &content))
+            }),
+        }
+    }
+
     /// Whether it is on a device.
     pub(crate) fn is_on_device(&self) -> bool {
         self.device.is_some()

@@ -3,13 +3,13 @@
 use super::{
     Shared,
     calls::{Calls, Underway},
-    stall::StallWatch,
+    stall::{StallWatch, WorkWatch},
     waiting::SilenceLog,
 };
-use crate::{LossCause, Reason, state::progress::Underway as Fetching};
+use crate::{LossCause, Reason, collective::links::Inbound, state::progress::Underway as Fetching};
 use parking_lot::Mutex;
 use pccl_flight::{Event, What};
-use pccl_protocol::{Algorithm, Beat, EdgeBytes, LinkGeneration, PeerId, StalledEdge, limits};
+use pccl_protocol::{Algorithm, Beat, BusyEdge, EdgeBytes, LinkGeneration, PeerId, StalledEdge, limits};
 use std::{
     collections::BTreeMap,
     sync::{OnceLock, atomic::Ordering},
@@ -67,7 +67,7 @@ impl Bell {
 pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
     let mut sequence = 0;
     let mut last = Instant::now();
-    let (mut watches, mut silence) = (BTreeMap::new(), SilenceLog::default());
+    let (mut watches, mut silence) = (Watches::default(), SilenceLog::default());
     let control = &shared.control;
     while control.end().is_none() {
         // If this process itself stood still, the master's echo may be waiting in the socket: no judgement yet.
@@ -99,7 +99,7 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         let Shared { operations, calls, syncs, .. } = shared;
         let links = operations.links.out_backlogs();
         syncs.upload.note_links(&links);
-        let edges = (links, operations.links.received());
+        let edges = (links, operations.links.inbound());
         let mut beat = beat((edges, calls, &syncs.underway), &mut watches, sequence, interval);
         beat.moved_bytes += syncs.fetched_ahead.load(Ordering::Relaxed);
         control.send_beat(beat);
@@ -118,11 +118,15 @@ fn edge_bytes((peer, generation): (u128, u64), bytes: u64) -> EdgeBytes {
     EdgeBytes { peer: PeerId(peer), generation: LinkGeneration(generation), bytes }
 }
 
-/// What is watched of each link to another peer, by its name.
-type Watches = BTreeMap<(u128, u64), StallWatch>;
+/// What is watched of each link to and from another peer, by its name.
+#[derive(Debug, Default)]
+struct Watches {
+    out: BTreeMap<(u128, u64), StallWatch>,
+    inbound: BTreeMap<(u128, u64), WorkWatch>,
+}
 
-/// The links from other peers: name, and bytes received.
-type Received = Vec<((u128, u64), u64)>;
+/// The links from other peers, by name.
+type Received = Vec<((u128, u64), Inbound)>;
 
 /// A link to another peer: its name, bytes handed to the system, and what it has yet to deliver.
 type Out = ((u128, u64), u64, Backlog);
@@ -134,10 +138,11 @@ fn beat(
     interval: Duration,
 ) -> Beat {
     let now = Instant::now();
-    watches.retain(|name, _| links.iter().any(|(present, ..)| present == name));
+    watches.out.retain(|name, _| links.iter().any(|(present, ..)| present == name));
+    watches.inbound.retain(|name, _| received.iter().any(|(present, _)| present == name));
     let mut stalled = Vec::new();
     for (name, sent_bytes, backlog) in &links {
-        let standstill = watches.entry(*name).or_default().look(now, interval, *sent_bytes, *backlog);
+        let standstill = watches.out.entry(*name).or_default().look(now, interval, *sent_bytes, *backlog);
         stalled.extend(standstill.map(|standstill| StalledEdge {
             to: PeerId(name.0),
             generation: LinkGeneration(name.1),
@@ -146,7 +151,13 @@ fn beat(
     }
     let acknowledged = links.iter().filter(|(_, _, backlog)| !backlog.is_waiting());
     let sent = acknowledged.map(|(name, bytes, _)| edge_bytes(*name, *bytes)).collect();
-    let received = received.into_iter().map(|(name, bytes)| edge_bytes(name, bytes)).collect();
+    let busy = received.iter().filter_map(|(name, link)| {
+        let busy = watches.inbound.entry(*name).or_default().look(now, *link)?;
+        let (from, generation) = (PeerId(name.0), LinkGeneration(name.1));
+        Some(BusyEdge { from, generation, busy_ms: busy.as_millis() as u64 })
+    });
+    let busy = busy.collect();
+    let received = received.into_iter().map(|(name, link)| edge_bytes(name, link.received_bytes)).collect();
     let moved_bytes = calls.moved_bytes();
     let Underway { call, since, operation } = calls.underway();
     Beat {
@@ -158,6 +169,7 @@ fn beat(
         stalled,
         sent,
         received,
+        busy,
         fetch: fetching.look(now).map(|seen| seen.told()),
     }
 }

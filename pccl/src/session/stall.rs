@@ -1,14 +1,19 @@
-//! Finds an edge that stands still although bytes wait on it.
+//! Finds an edge that stands still although bytes wait on it, and one whose bytes this end does not take.
 //!
 //! Only the sending end can tell: it has bytes that the kernel has not sent or that the other end has not acknowledged,
 //! and their number does not change. An edge without such bytes is idle or starved, not stuck. What follows from a
-//! stalled edge is the master's to decide: it knows whether the peer at the other end is alive.
+//! stalled edge is the master's to decide: it knows whether the peer at the other end is alive. And that end knows
+//! whether the edge has delivered what it does not take: because it is at work on what came before, or does not come to
+//! run.
 
+use crate::collective::links::Inbound;
 use std::time::{Duration, Instant};
 use tinysockets::link::Backlog;
 
 /// Shortest stall that is reported to the master.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
+/// Work on what has come that takes no longer is not told.
+const WORK_AFTER: Duration = Duration::from_millis(100);
 /// A pause of our own that is no evidence against the edge.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
 
@@ -55,6 +60,24 @@ impl StallWatch {
     }
 }
 
+/// Watches one link from another peer, from one beat to the next.
+#[derive(Debug, Default)]
+pub(crate) struct WorkWatch {
+    /// Bytes received, and since when it is so many.
+    seen: Option<(u64, Instant)>,
+}
+
+impl WorkWatch {
+    /// Looks at the link. Returns for how long this end has not got on with what has come, if it is that on which the
+    /// other end may wait.
+    pub(crate) fn look(&mut self, now: Instant, link: Inbound) -> Option<Duration> {
+        let since = self.seen.filter(|seen| seen.0 == link.received_bytes).map_or(now, |seen| seen.1);
+        self.seen = Some((link.received_bytes, since));
+        let work = link.busy.filter(|busy| *busy >= WORK_AFTER);
+        work.or_else(|| link.has_unread.then(|| now.duration_since(since)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +96,25 @@ mod tests {
             watch.look(at, BEAT, *sent, *backlog).map(|stalled| stalled.as_secs())
         };
         steps.iter().map(look).collect()
+    }
+
+    #[test]
+    fn an_end_that_takes_nothing_says_how_long_it_has_not_got_on() {
+        let start = Instant::now();
+        let mut watch = WorkWatch::default();
+        let ms = Duration::from_millis;
+        let mut look = |second: u64, received_bytes, busy, has_unread| {
+            let link = Inbound { received_bytes, busy, has_unread };
+            watch.look(start + Duration::from_secs(second), link)
+        };
+        assert_eq!(look(0, 10, None, false), None, "it waits for the other end");
+        assert_eq!(look(1, 10, Some(ms(5)), false), None);
+        assert_eq!(look(2, 10, Some(ms(700)), true), Some(ms(700)));
+        // It does not come to run, and then it takes some.
+        assert_eq!(look(3, 10, None, true), Some(ms(3000)));
+        assert_eq!(look(4, 90, None, true), Some(ms(0)));
+        assert_eq!(look(5, 90, Some(ms(5)), true), Some(ms(1000)));
+        assert_eq!(look(6, 90, None, false), None);
     }
 
     #[test]

@@ -28,6 +28,7 @@ static void before_init(void) {
     EXPECT(pcclAwaitAsyncReduceFor(&op, 1, NULL), pcclNotInitialized);
     EXPECT(pcclSetThreadCallTimeout(1000), pcclNotInitialized);
     EXPECT(pcclSetThreadDevice(false, NULL), pcclNotInitialized);
+    EXPECT(pcclSetThreadByAddress(NULL), pcclNotInitialized);
     EXPECT(pcclSynchronizeSharedState(NULL, &state, PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY, NULL),
            pcclNotInitialized);
     EXPECT(pcclSyncSharedState(NULL, &state, NULL, NULL), pcclNotInitialized);
@@ -253,6 +254,7 @@ static void settings(void) {
     EXPECT(pcclSetCallTimeout(comm, PCCL_NO_TIMEOUT), pcclSuccess);
     EXPECT(pcclSetThreadDevice(false, &comm), pcclInvalidArgument);
     EXPECT(pcclSetThreadDevice(true, NULL), pcclSuccess);
+    EXPECT(pcclSetThreadByAddress(NULL), pcclSuccess);
     EXPECT(pcclSetThreadDevice(false, NULL), pcclSuccess);
     EXPECT(pcclSetThreadCallTimeout(0), pcclInvalidArgument);
     EXPECT(pcclSetThreadCallTimeout(1000), pcclSuccess);

@@ -110,16 +110,50 @@ static void others(void) {
         CHECK(at(all, 3) == at(own, 3));
 }
 
-/* What is no memory of a device is refused before anybody is called. */
+/* Some buffers of a call are on a device, and others on the host. */
+static void mixed(void) {
+    pcclReduceDescriptor_t descriptor = floats(EACH, pcclSum, 10);
+    pcclReduceOpDescriptor_t many[2];
+    pcclAsyncReduceOp_t handle;
+    float *all = buffer(ranks * EACH, 0), *own = buffer(EACH, 0);
+    float *host = (float *) malloc(BYTES(EACH));
+    size_t i;
+    CHECK(host != NULL);
+    for (i = 0; i < EACH; i++)
+        host[i] = (float) (rank + i % 1000);
+    EXPECT(pcclSetThreadByAddress(stream), pcclSuccess);
+    EXPECT(pcclAllGather(host, all, ranks * EACH, &descriptor, comm, NULL), pcclSuccess);
+    CHECK(at(all, (ranks - 1) * EACH + 3) == (float) (ranks - 1 + 3) && host[3] == (float) (rank + 3));
+    memset(many, 0, sizeof many);
+    many[0].sendbuf = many[0].recvbuf = host;
+    many[1].sendbuf = many[1].recvbuf = own;
+    many[0].descriptor = many[1].descriptor = floats(EACH, pcclMax, 11);
+    EXPECT(pcclAllReduceManyAsync(many, 2, comm, &handle), pcclSuccess);
+    EXPECT(pcclAwaitAsyncReduce(&handle, NULL), pcclSuccess);
+    CHECK(host[3] == (float) (ranks - 1 + 3) && at(own, 3) == 3);
+    if (on_device)
+        EXPECT(pcclAllReduce(host, own, &descriptor, comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetThreadDevice(on_device, on_device ? stream : NULL), pcclSuccess);
+    free(host);
+}
+
+/* Whoever names what is no memory of a device is told, and nobody waits for it. */
 static void refused(void) {
     pcclReduceDescriptor_t descriptor = floats(2, pcclSum, 9);
     float host[2] = {1, 2};
-    if (!on_device)
-        return;
-    EXPECT(pcclBroadcast(host, 0, &descriptor, comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclAllReduce(host, host, &descriptor, comm, NULL), pcclInvalidArgument);
-    EXPECT(pcclBroadcast(NULL, 0, &descriptor, comm, NULL), pcclInvalidArgument);
-    CHECK(host[0] == 1 && host[1] == 2);
+    int call;
+    for (call = 0; call < 3; call++) {
+        float *data = call == 2 && on_device ? NULL : host;
+        pcclResult_t result = call == 1 ? pcclAllReduce(data, data, &descriptor, comm, NULL)
+                                        : pcclBroadcast(data, 0, &descriptor, comm, NULL);
+        if (on_device) {
+            EXPECT(result, pcclInvalidArgument);
+        } else {
+            CHECK(result != pcclSuccess && strcmp(pcclGetLastCause(), "LocalFault") == 0);
+            CHECK(strstr(pcclGetLastError(), "is not device memory") != NULL);
+        }
+        CHECK(host[0] == 1 && host[1] == 2);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -138,6 +172,7 @@ int main(int argc, char **argv) {
     EXPECT(pcclSetThreadDevice(on_device, on_device ? stream : NULL), pcclSuccess);
     all_reduces();
     others();
+    mixed();
     refused();
     EXPECT(pcclSetThreadDevice(false, NULL), pcclSuccess);
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);

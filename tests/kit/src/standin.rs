@@ -116,6 +116,7 @@ impl Standin {
         let standin = Self { library, _alone: alone };
         standin.fail(0, 0);
         standin.hold(0);
+        standin.slow(0);
         standin.limit(1 << 40);
         Ok(standin)
     }
@@ -133,6 +134,13 @@ impl Standin {
         // SAFETY: the function with this name has this type.
         let hold: extern "C" fn(u64) = unsafe { std::mem::transmute(self.function("standin_hold")) };
         hold(number);
+    }
+
+    /// Each call takes so many milliseconds from now on, while others go on.
+    pub fn slow(&self, milliseconds: u64) {
+        // SAFETY: the function with this name has this type.
+        let slow: extern "C" fn(u64) = unsafe { std::mem::transmute(self.function("standin_slow")) };
+        slow(milliseconds);
     }
 
     /// Whether a call waits.

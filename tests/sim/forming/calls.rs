@@ -240,8 +240,18 @@ impl World {
         let sequence = process.beats;
         let (call, call_ms, operation, moved_bytes) = (CallKind::None, 0, None, 0);
         let (stalled, sent, received) = (Vec::new(), Vec::new(), Vec::new());
-        let beat =
-            Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, fetch: None };
+        let beat = Beat {
+            sequence,
+            call,
+            call_ms,
+            operation,
+            moved_bytes,
+            stalled,
+            sent,
+            received,
+            busy: Vec::new(),
+            fetch: None,
+        };
         if process.peer != PeerId(0) {
             self.send(key, true, Event::ToMaster(key, C2m::Beat(beat)));
         }

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use pccl_hash::Checksum;
@@ -17,6 +18,7 @@ use super::{
     outgoing::report_failure,
     places::Places,
     scratch::Scratch,
+    work::Work,
 };
 use crate::{conn::Conn, sys::Interest};
 
@@ -60,6 +62,8 @@ struct Shared {
     core: Core,
     directory: Arc<dyn Directory>,
     received_bytes: AtomicU64,
+    /// That of each thread.
+    works: Vec<Arc<Work>>,
 }
 
 impl InLink {
@@ -70,7 +74,8 @@ impl InLink {
         let scratch_bytes = scratch_bytes.clamp(*SCRATCH_BYTES.start(), *SCRATCH_BYTES.end());
         let core = Core::new(Direction::In, peer, generation, conns, events)?;
         let connections = core.connections() as u16;
-        let shared = Arc::new(Shared { core, directory, received_bytes: AtomicU64::new(0) });
+        let works = (0..connections).map(|_| Arc::new(Work::new())).collect();
+        let shared = Arc::new(Shared { core, directory, received_bytes: AtomicU64::new(0), works });
         // From here on an early return drops the link, which ends the threads started so far.
         let link = Arc::new(Self { shared: Arc::clone(&shared) });
         for connection in 0..connections {
@@ -115,6 +120,21 @@ impl InLink {
     pub fn received_bytes(&self) -> u64 {
         self.shared.received_bytes.load(Ordering::Relaxed)
     }
+
+    /// Whether anything has come that no thread has taken yet.
+    pub fn has_unread(&self) -> bool {
+        (0..self.shared.core.connections() as u16).any(|connection| {
+            let ready = self.shared.core.conn(connection).wait(Interest::Read, Some(Instant::now()));
+            ready.is_ok_and(|ready| ready.readable)
+        })
+    }
+
+    /// For how long a thread has been at work on what has come, and has neither got on with it
+    /// ([`gets_on`](super::gets_on)) nor received anything; the shortest time, if there are several. `None`: all wait
+    /// for their connections.
+    pub fn busy(&self) -> Option<Duration> {
+        self.shared.works.iter().filter_map(|work| work.lasts()).min()
+    }
 }
 
 impl Drop for InLink {
@@ -126,8 +146,10 @@ impl Drop for InLink {
 impl Shared {
     /// An RX thread: takes frames until the link ends.
     fn run(&self, connection: u16, scratch: Scratch) {
-        let conn = self.core.conn(connection);
-        let mut receiver = Receiver { shared: self, conn, has_records: conn.suite().is_some(), scratch };
+        let (conn, work) = (self.core.conn(connection), &self.works[usize::from(connection)]);
+        work.attach();
+        let mut receiver =
+            Receiver { shared: self, conn, has_records: conn.suite().is_some(), scratch, work };
         loop {
             // The transfer of the frame under way is kept outside, so that it can be told of a failure in it.
             let mut transfer = None;
@@ -159,6 +181,7 @@ struct Receiver<'a> {
     /// What comes over it comes in records, and may be taken from there.
     has_records: bool,
     scratch: Scratch,
+    work: &'a Work,
 }
 
 /// What became of a payload.
@@ -196,7 +219,7 @@ impl Receiver<'_> {
                 let (peer, generation) = self.shared.core.name();
                 found.corrupt(&header, peer, generation);
             }
-            Payload::Landed(_) => found.arrived(&header),
+            Payload::Landed(_) => self.work.during(|| found.arrived(&header)),
             Payload::Discarded => {}
         }
         Ok(())
@@ -231,7 +254,7 @@ impl Receiver<'_> {
             return Err(Fault::new(FaultKind::Violation, text));
         }
         let mut checksum = header.has_checksum().then(Checksum::new);
-        let (mut done, mut goes_on) = (0, true);
+        let (work, mut done, mut goes_on) = (self.work, 0, true);
         while done < len {
             // Folds the whole elements at the beginning of `bytes`; returns how many bytes they have.
             let mut take = |bytes: &[u8]| {
@@ -241,7 +264,7 @@ impl Receiver<'_> {
                     if let Some(checksum) = &mut checksum {
                         checksum.append(piece);
                     }
-                    goes_on = transfer.fold(header, done, piece);
+                    goes_on = work.during(|| transfer.fold(header, done, piece));
                 }
                 piece.len()
             };

@@ -20,8 +20,8 @@
 //!
 //! **What not.** Nothing is acknowledged: a frame is released when the operating system has taken it, and whether it
 //! arrived is known by the operation's own means. Nothing is judged by the clock either: a peer that neither reads nor
-//! hangs up is waited for until somebody calls `fail` or `close`; [`OutLink::backlog`] helps to decide. The queue has
-//! no bound of its own and is served in order; operations bound what they push.
+//! hangs up is waited for until somebody calls `fail` or `close`; [`OutLink::backlog`] and [`InLink::busy`] help to
+//! decide. The queue has no bound of its own and is served in order; operations bound what they push.
 //!
 //! **Callbacks** run on the link's threads, or on the thread that calls into the link. They must not block. They may
 //! call [`OutLink::push`] and `close` of any link; on a thread of a link `close` does not wait for threads. A panic in
@@ -38,6 +38,7 @@ mod places;
 mod queue;
 mod scratch;
 pub mod tuning;
+mod work;
 
 use std::{fmt, sync::Arc};
 
@@ -47,6 +48,7 @@ pub use memory::{Gate, Lent, Origin, Pass};
 pub use outgoing::{Backlog, OutConfig, OutLink};
 pub use places::Place;
 pub use tuning::{Tuned, tune_data_socket};
+pub use work::gets_on;
 
 /// Finds the transfer that a received frame belongs to. One object per [`InLink`].
 pub trait Directory: Send + Sync {

@@ -25,6 +25,7 @@ fn beat() -> C2m {
         stalled: Vec::new(),
         sent: Vec::new(),
         received: Vec::new(),
+        busy: Vec::new(),
         fetch: None,
     })
 }

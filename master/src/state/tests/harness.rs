@@ -308,6 +308,7 @@ impl Rig {
                 stalled: Vec::new(),
                 sent: Vec::new(),
                 received: Vec::new(),
+                busy: Vec::new(),
                 fetch: None,
             }),
         );

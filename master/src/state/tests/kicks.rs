@@ -21,6 +21,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             stalled: Vec::new(),
             sent: Vec::new(),
             received: Vec::new(),
+            busy: Vec::new(),
             fetch: None,
         }),
         C2m::VoteTopology(VoteTopology { request: RequestId(1), wait_for_world: 0 }),

@@ -253,6 +253,7 @@ fn beat(stalled: Vec<StalledEdge>, sent: Vec<EdgeBytes>, received: Vec<EdgeBytes
         stalled,
         sent,
         received,
+        busy: Vec::new(),
         fetch: None,
     })
 }

@@ -15,6 +15,18 @@ impl Rig {
 
     /// All beat once, this many milliseconds after the last time.
     fn all_beat(&mut self, op: OpId, ms: u64, moved: &mut u64, kbit_s: u64, busy: &dyn Fn(u64) -> bool) {
+        self.all_beat_at_work(op, ms, (moved, kbit_s), busy, &|_| false);
+    }
+
+    /// The same, while those that `at_work` names take nothing because they are at work on what has come.
+    fn all_beat_at_work(
+        &mut self,
+        op: OpId,
+        ms: u64,
+        (moved, kbit_s): (&mut u64, u64),
+        busy: &dyn Fn(u64) -> bool,
+        at_work: &dyn Fn(u64) -> bool,
+    ) {
         self.now = self.now + std::time::Duration::from_millis(ms);
         *moved += kbit_s * ms / 8;
         for n in self.accepted() {
@@ -24,6 +36,7 @@ impl Rig {
             };
             let (next, previous) = (edge(&|name| name.from == me), edge(&|name| name.to == me));
             let bytes = |peer, generation| EdgeBytes { peer, generation, bytes: *moved };
+            let work = BusyEdge { from: previous.from, generation: previous.generation, busy_ms: 200 };
             let beat = Beat {
                 sequence: 1,
                 call: CallKind::Collective(CollectiveKind::AllReduce),
@@ -33,6 +46,7 @@ impl Rig {
                 stalled: Vec::new(),
                 sent: if busy(n) { Vec::new() } else { vec![bytes(next.to, next.generation)] },
                 received: vec![bytes(previous.from, previous.generation)],
+                busy: if at_work(n) { vec![work] } else { Vec::new() },
                 fetch: None,
             };
             self.send(n, C2m::Beat(beat));
@@ -89,6 +103,16 @@ fn an_edge_that_operations_show_to_be_slow_is_planned_around_without_probes() {
     // On the new ring all is as planned, so it stays.
     let mut moved = 0;
     rig.beats(op, 10, &mut moved, RATE, &|n| n == 2);
+    assert!(rig.jobs.is_empty());
+}
+
+#[test]
+fn an_end_that_is_slow_with_what_has_come_says_nothing_of_the_edge() {
+    let (mut rig, op) = Rig::measured_and_busy();
+    let mut moved = 0;
+    for _ in 0..6 {
+        rig.all_beat_at_work(op, 1000, (&mut moved, RATE / 5), &|n| n == 2, &|n| n == 3);
+    }
     assert!(rig.jobs.is_empty());
 }
 

@@ -222,6 +222,7 @@ impl Rig {
                 stalled: Vec::new(),
                 sent: others().filter(|to| !busy(n, *to)).map(|to| bytes(to, edge(n, to))).collect(),
                 received: others().map(|from| bytes(from, edge(from, n))).collect(),
+                busy: Vec::new(),
                 fetch: None,
             };
             self.send(n, C2m::Beat(beat));

@@ -10,22 +10,24 @@ fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
     beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
 }
 
+/// A beat of a peer in an operation, of which nothing else is said.
+fn idle() -> Beat {
+    Beat {
+        sequence: 1,
+        call: CallKind::Collective(CollectiveKind::AllReduce),
+        call_ms: 0,
+        operation: None,
+        moved_bytes: 0,
+        stalled: Vec::new(),
+        sent: Vec::new(),
+        received: Vec::new(),
+        busy: Vec::new(),
+        fetch: None,
+    }
+}
+
 fn beat_about(rig: &mut Rig, from: u64, stalled: StalledEdge) {
-    let (stalled, call) = (vec![stalled], CallKind::Collective(CollectiveKind::AllReduce));
-    rig.send(
-        from,
-        C2m::Beat(Beat {
-            sequence: 1,
-            call,
-            call_ms: 0,
-            operation: None,
-            moved_bytes: 0,
-            stalled,
-            sent: Vec::new(),
-            received: Vec::new(),
-            fetch: None,
-        }),
-    );
+    rig.send(from, C2m::Beat(Beat { stalled: vec![stalled], ..idle() }));
 }
 
 /// Client 1 says that its edge to 2 stands still, until it is built anew; `beating` give signs of life meanwhile.
@@ -70,18 +72,6 @@ fn an_edge_that_stands_still_is_broken_and_the_verdict_names_it_to_all() {
 /// anew.
 fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_beats: impl Fn(u64) -> bool) {
     let edge = rig.edge(1, 2);
-    let call = CallKind::Collective(CollectiveKind::AllReduce);
-    let idle = Beat {
-        sequence: 1,
-        call,
-        call_ms: 0,
-        operation: None,
-        moved_bytes: 0,
-        stalled: Vec::new(),
-        sent: Vec::new(),
-        received: Vec::new(),
-        fetch: None,
-    };
     let generation = edge.generation;
     for second in 0..seconds {
         if rig.edge(1, 2).generation != generation {
@@ -91,9 +81,9 @@ fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_be
         let sent = EdgeBytes { peer: edge.to, generation, bytes: sent };
         let received = EdgeBytes { peer: edge.from, generation, bytes: received };
         if two_beats(second) {
-            rig.send(2, C2m::Beat(Beat { received: vec![received], ..idle.clone() }));
+            rig.send(2, C2m::Beat(Beat { received: vec![received], ..idle() }));
         }
-        rig.send(1, C2m::Beat(Beat { sent: vec![sent], ..idle.clone() }));
+        rig.send(1, C2m::Beat(Beat { sent: vec![sent], ..idle() }));
         rig.pass(1000, &[3]);
     }
 }
@@ -245,6 +235,34 @@ fn stand_still(rig: &mut Rig, (edge, from): (EdgeName, u64), before: u64, second
         let stalled_ms = (before + second) * 1000;
         beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
         rig.tick();
+    }
+}
+
+/// All beat for some seconds; one end of the edge says that it has stood still all the time, the other one that it has
+/// been at work on what has come for `busy_ms`, and as long as this lasts.
+fn stand_still_at_work(rig: &mut Rig, (edge, from, to): (EdgeName, u64, u64), seconds: u64, busy_ms: u64) {
+    for second in 1..=seconds {
+        rig.pass(1000, &rig.accepted());
+        let busy_ms = busy_ms + second * 1000;
+        let busy = vec![BusyEdge { from: edge.from, generation: edge.generation, busy_ms }];
+        rig.send(to, C2m::Beat(Beat { busy, ..idle() }));
+        beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: 60_000 });
+        rig.tick();
+    }
+}
+
+#[test]
+fn an_end_that_is_at_work_on_what_has_come_is_waited_for_as_long_as_it_may_get_on() {
+    for which in EDGES {
+        let ((purpose, from, to), (mut rig, edge)) = (which, run_with(which));
+        let named = (edge, from, to);
+        stand_still_at_work(&mut rig, named, 20, 0);
+        assert!(!is_blamed(&rig, edge), "{purpose:?}");
+        // It has got on with something meanwhile.
+        stand_still_at_work(&mut rig, named, 20, 0);
+        assert!(!is_blamed(&rig, edge), "{purpose:?}");
+        stand_still_at_work(&mut rig, named, 6, limits::BUSY_PATIENCE_MS);
+        assert!(is_blamed(&rig, edge), "{purpose:?}");
     }
 }
 

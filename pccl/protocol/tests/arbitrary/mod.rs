@@ -274,10 +274,11 @@ arb_struct! {
     GroupFormed { request, sizes }
     FormFailed { request, verdict }
     PreviousIdentity { run, peer, proof }
-    Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, fetch }
+    Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, busy, fetch }
     FetchProgress { done_bytes, total_bytes, rate, sources }
     EdgeBytes { peer, generation, bytes }
     StalledEdge { to, generation, stalled_ms }
+    BusyEdge { from, generation, busy_ms }
     VoteTopology { request, wait_for_world }
     EdgeReport { epoch, up, broken }
     EdgeName { from, to, generation }

@@ -152,7 +152,10 @@ impl Attempt {
         coding: &Coding,
         unit: &Unit,
     ) -> Result<(), Stop> {
-        let pieces: Vec<Piece> = coding.pieces(unit).collect();
+        let (pieces, own): (Vec<Piece>, _) =
+            (coding.pieces(unit).collect(), self.plan.chunk(index, unit.chunk).0);
+        let size = coding.codec.data_type().size_bytes();
+        let start = device.result_start(&(own.start * size..own.end * size));
         for batch in pieces.chunks(PIECES_AT_ONCE) {
             let (Some(first), Some(last)) = (batch.first(), batch.last()) else { break };
             let all = first.bytes.start..last.bytes.end;
@@ -162,7 +165,7 @@ impl Attempt {
                 let add = |encoded: &[u8]| self.add_last(&self.parts[index], coding, encoded, sum);
                 coding.staging.view(encoded.clone(), add).ok_or(Stop::Closed)??;
             }
-            device.set(all, &sums).ok_or(Stop::Closed)??;
+            device.set(all.start - start..all.end - start, &sums).ok_or(Stop::Closed)??;
         }
         Ok(())
     }

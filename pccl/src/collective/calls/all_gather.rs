@@ -3,11 +3,11 @@
 use super::{Beside, Call, Place, Prepared, Signals, own_part, same_type, split};
 use crate::{
     Error,
-    memory::{Backup, RawTensor, Role, Source, Span, Target},
+    memory::{RawTensor, Role, Source, Span, Target},
 };
 use pccl_protocol::{Collective, Split};
 use pccl_quant::ReduceOp;
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::OnceLock};
 
 impl<'a> Call<'a> {
     /// Puts what all peers send into `recv`, equally much of each. See
@@ -35,36 +35,25 @@ impl<'a> Call<'a> {
             same_type(data_type, recv_type)?;
             let split = split(context.world, counts.as_deref(), own, all)?;
             let part = context.part(all, data_type, ReduceOp::Sum)?;
-            let room = context.backups.take(if send.is_on_device() { send.range().len() } else { 0 });
-            let failure = copy_down(&send, &room).err();
-            let beside = Gather { send: send.clone(), room: room.clone(), all, split: split.clone() };
+            let settled = send.settled();
+            let failure = settled.as_ref().err().cloned();
+            let send = settled.unwrap_or_else(|_| send.clone());
+            let beside = Gather { send, all, split: split.clone(), failure: OnceLock::new() };
             let descriptor = context.descriptor(Collective::AllGather(split), vec![part]);
             let prepared = Prepared::of(descriptor, recv.raw(Role::Gets));
-            Ok(Prepared { rooms: vec![room], beside: vec![Box::new(beside)], failure, ..prepared })
+            Ok(Prepared { beside: vec![Box::new(beside)], failure, ..prepared })
         })
     }
-}
-
-/// Copies what this rank gives into the memory of the library, if it is on a device.
-fn copy_down(send: &Span, room: &Backup) -> Result<(), Error> {
-    if send.is_on_device() {
-        let send = send.settled()?;
-        for piece in send.pieces() {
-            let content = send.read(piece.clone())?;
-            room.fill(piece, |to| to.copy_from_slice(&content));
-        }
-    }
-    Ok(())
 }
 
 /// The own part comes from a buffer of its own.
 #[derive(Debug)]
 struct Gather {
     send: Span,
-    /// What it holds, if it is on a device.
-    room: Arc<Backup>,
     all: usize,
     split: Split,
+    /// Why it could not be put where it belongs.
+    failure: OnceLock<Error>,
 }
 
 impl Beside for Gather {
@@ -76,12 +65,15 @@ impl Beside for Gather {
         let [recv] = raws else { return };
         let element_bytes = recv.bytes().checked_div(self.all).unwrap_or(0);
         let start = own_part(&self.split, self.all, place).start * element_bytes;
-        let put = |own: &[u8]| recv.put(start, own);
-        let bytes = 0..self.send.range().len();
-        if self.send.is_on_device() {
-            self.room.view(bytes, put);
-        } else if let Err(error) = self.send.read(bytes).map(|own| put(&own)) {
-            (signals.fault)(error.to_string());
+        if let Err(error) = self.send.put_into(recv, start) {
+            let text = error.to_string();
+            // The first one counts.
+            let _ = self.failure.set(error);
+            (signals.fault)(text);
         }
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.failure.get().cloned()
     }
 }

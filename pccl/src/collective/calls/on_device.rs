@@ -24,12 +24,11 @@ pub(super) fn with_host_memory(prepared: &mut Prepared, context: &Context<'_>) -
         match device.settled().and_then(|device| Ok((is_quantised_there(&device, part, collective)?, device)))
         {
             Ok((true, device)) => *raw = RawTensor::on_device(device),
-            Ok((false, device)) => staged.push((index, device)),
-            Err(error @ Error::System(_)) => {
+            Ok((false, device)) => staged.push((index, device.staged())),
+            Err(error) => {
                 failure.get_or_insert(error);
-                staged.push((index, device));
+                staged.push((index, device.staged()));
             }
-            Err(error) => return Err(error),
         }
     }
     prepared.failure.clone_from(&failure);
@@ -49,7 +48,7 @@ pub(super) fn with_host_memory(prepared: &mut Prepared, context: &Context<'_>) -
 }
 
 /// Whether a tensor is encoded, added to and decoded on its device.
-fn is_quantised_there(
+pub(super) fn is_quantised_there(
     device: &OnDevice,
     part: &PartDescriptor,
     collective: &Collective,
@@ -57,12 +56,10 @@ fn is_quantised_there(
     let Some(quantisation) = part.quantisation else { return Ok(false) };
     let codec = quantisation.codec(part.data_type, part.op);
     let codec = codec.map_err(|error| Error::InvalidArgument(error.to_string()))?;
-    // Where each rank has a part, what is put together or taken apart is in two buffers.
     match collective {
-        Collective::AllReduce(_) | Collective::Broadcast(_) | Collective::Reduce(_) => {
-            device.has_codec(&codec)
-        }
-        _ => Ok(false),
+        // The part of a rank is on the host, or there.
+        Collective::ReduceScatter(_) if device.role() != Role::Scatters => Ok(false),
+        _ => device.has_codec(&codec),
     }
 }
 

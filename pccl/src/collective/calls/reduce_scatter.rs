@@ -1,9 +1,9 @@
 //! Reduce-scatter: each one gets its part of the reduction of what all give.
 //!
 //! Sums pass through memory for the whole tensor, which the library has; the own part of it is copied to the caller
-//! at the end.
+//! at the end. What is quantised on a device has its sums in what travels, and the own part goes where it belongs.
 
-use super::{Beside, Call, Place, Prepared, own_part, same_type, split};
+use super::{Beside, Call, Place, Prepared, on_device, own_part, same_type, split};
 use crate::{
     Error,
     memory::{RawTensor, Source, Span, Target},
@@ -38,13 +38,19 @@ impl<'a> Call<'a> {
             same_type(data_type, recv_type)?;
             let split = split(context.world, counts.as_deref(), own, all)?;
             let part = context.part(all, data_type, op)?;
+            let collective = Collective::ReduceScatter(split.clone());
+            let stays = |device: &_| on_device::is_quantised_there(device, &part, &collective) == Ok(true);
+            if let Some(device) = send.scattered_into(&recv).filter(stays) {
+                let descriptor = context.descriptor(collective, vec![part]);
+                return Ok(Prepared::of(descriptor, RawTensor::on_device(device)));
+            }
             let room = context.backups.take(if send.is_on_device() { 0 } else { send.range().len() });
             let raw = send.folded_into(&room);
             let settled = recv.settled();
             let failure = settled.as_ref().err().cloned();
             let recv = settled.unwrap_or_else(|_| recv.clone());
-            let beside = Scatter { recv, all, split: split.clone() };
-            let descriptor = context.descriptor(Collective::ReduceScatter(split), vec![part]);
+            let beside = Scatter { recv, all, split };
+            let descriptor = context.descriptor(collective, vec![part]);
             let prepared = Prepared::of(descriptor, raw);
             Ok(Prepared { rooms: vec![room], beside: vec![Box::new(beside)], failure, ..prepared })
         })

@@ -133,7 +133,8 @@ struct Args {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    let log = env_logger::Env::default().default_filter_or("error");
+    env_logger::Builder::from_env(log).format_timestamp_millis().init();
     let args = Args::parse();
     if let Some(listen) = &args.serve {
         return child::serve(listen, &args);

@@ -165,7 +165,8 @@ typedef struct pcclCommCreateParams_t {
     ccoip_socket_address_t master_address;
     /* All-reduces and syncs run inside a group. */
     uint32_t peer_group;
-    /* Connections to the next peer of the ring. 0 lets the library choose. */
+    /* Connections to the next peer of the ring. 0 lets the library choose, and so does 1, which programs of the
+     * original pass: one connection does not fill a long path. */
     uint32_t p2p_connection_pool_size;
 } pcclCommCreateParams_t;
 

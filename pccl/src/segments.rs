@@ -275,6 +275,7 @@ impl<'scope, 'env> Course<'_, 'scope, 'env> {
     }
 
     fn book(&self, info: &mut SegmentedInfo, one: &Flying<'_, '_>, done: &ReduceInfo) {
+        log::debug!("segment {} of {} is done", one.segment, self.pieces.number());
         info.tx_bytes += done.tx_bytes;
         info.rx_bytes += done.rx_bytes;
         info.segments.push(Segment {

@@ -62,7 +62,8 @@ class Communicator(Training, Collectives, Sharing):
         """A peer that is not connected yet.
 
         - ``peer_group``: reduces and syncs run among the peers of a group.
-        - ``p2p_connection_pool_size``: connections to the next peer of the ring, up to 64; 0 lets the library choose.
+        - ``p2p_connection_pool_size``: connections to the next peer of the ring, up to 64; 0 or 1 lets the library
+          choose.
         - ``name``: what this peer is called in status, logs and verdicts; default ``hostname:pid``.
         - ``site``: what the site of this peer is called: peers with the same name are near each other, and far from
           others. Large reduces may then go in two levels (``Schedule.SITES``). Default: sites are found by what is

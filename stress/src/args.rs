@@ -143,6 +143,8 @@ pub(crate) enum Profile {
     /// Kills, also of peers that fetch, and newcomers, mostly several at once, every 1 to 3 s, in a run with a large
     /// shared state.
     State,
+    /// The faults of the default; each step ends with an all-reduce in segments.
+    Segments,
     /// Faults every 0.5 to 1 s, often two at the same time, many stopped peers.
     Storm,
 }
@@ -154,6 +156,7 @@ impl fmt::Display for Profile {
             Self::Default => "default",
             Self::Async => "async",
             Self::State => "state",
+            Self::Segments => "segments",
             Self::Storm => "storm",
         })
     }
@@ -229,10 +232,12 @@ impl Args {
 
     /// What is wrong with the arguments together.
     pub(crate) fn conflict(&self) -> Option<String> {
-        if self.profile == Profile::Async && self.c_peers + self.python_peers > 0 {
-            return Some(
-                "--profile async: the interfaces for C and Python do not have its operations".into(),
-            );
+        let only_rust = matches!(self.profile, Profile::Async | Profile::Segments);
+        if only_rust && self.c_peers + self.python_peers > 0 {
+            return Some(format!(
+                "--profile {}: the programs in C and Python do not have its operations",
+                self.profile
+            ));
         }
         let needed = 2 * self.groups as usize;
         (self.peers.min < needed)
@@ -339,7 +344,10 @@ mod tests {
         let conflict = |text: &str| Args::try_parse_from(text.split(' ')).expect("valid").conflict();
         assert_eq!(conflict("pccl-stress --peers 2..6"), None);
         assert!(conflict("pccl-stress --peers 3..6 --groups 2").is_some());
-        assert!(conflict("pccl-stress --profile async --c-peers 1").is_some());
+        for profile in ["async", "segments"] {
+            let text = conflict(&format!("pccl-stress --profile {profile} --c-peers 1"));
+            assert!(text.is_some_and(|text| text.contains(profile)));
+        }
         assert_eq!(conflict("pccl-stress --profile state --c-peers 1"), None);
         let standbys = "pccl-stress --standbys 2 --master-kill";
         let args = Args::try_parse_from(standbys.split(' ')).expect("valid");

@@ -14,6 +14,8 @@ use std::ops::Range;
 pub(crate) const MANY_TAG: u64 = 100;
 /// Tags of the operations with many tensors of a pipelined step.
 pub(crate) const PIPELINED_TAGS: Range<u64> = 200..204;
+/// Tags of the segments of one all-reduce; the call has the first of them.
+pub(crate) const SEGMENT_TAGS: Range<u64> = 300..312;
 /// Tags of the collectives beside all-reduces. Each step has every other one of them.
 pub(crate) const OTHER_TAGS: Range<u64> = 11..19;
 /// The last of them.
@@ -64,13 +66,31 @@ impl Workload {
         all_reduce(step, tag, in_place, parts)
     }
 
+    /// The segments of the all-reduce in segments of `step`, each as an all-reduce of its own with a tag of its own:
+    /// all of one size but the last one, which may be smaller.
+    pub(crate) fn segment_jobs(&self, step: u64) -> Vec<Job> {
+        let mut rng = Rng::keyed(&[self.seed, 10, step]);
+        let (first, most) = (SEGMENT_TAGS.start, SEGMENT_TAGS.end - SEGMENT_TAGS.start);
+        let (number, size) = (rng.between(3, most), self.size(&mut rng, 2));
+        let last = rng.between(1, size as u64) as usize;
+        let op = if step.is_multiple_of(2) { Avg } else { Sum };
+        let coding = Coding::ALL.get((step % 4) as usize).copied();
+        let job = |tag| {
+            let count = if tag + 1 == first + number { last } else { size };
+            // What the callers choose is the same for all segments.
+            Job { tag, ..all_reduce(step, first, true, vec![Part { kind: Kind::F32, op, count, coding }]) }
+        };
+        (first..first + number).map(job).collect()
+    }
+
     /// The job of `step` with this tag.
     pub(crate) fn job(&self, step: u64, tag: u64) -> Option<Job> {
         if tag == MANY_TAG || PIPELINED_TAGS.contains(&tag) {
             return Some(self.many_job(step, tag));
         }
         let jobs = self.concurrent_jobs(step).into_iter().chain(self.other_jobs(step));
-        jobs.chain(self.pair_jobs(step)).find(|job| job.tag == tag)
+        let jobs = jobs.chain(self.pair_jobs(step)).chain(self.segment_jobs(step));
+        jobs.into_iter().find(|job| job.tag == tag)
     }
 
     /// What goes around the ring of the beginning of `step`, each between two: to the next rank, and from the previous
@@ -164,6 +184,24 @@ mod tests {
         }
         assert!(tiny > 50, "{tiny} tensors were tiny");
         assert_eq!(workload.job(0, 77), None);
+    }
+
+    #[test]
+    fn segments_are_of_one_size_but_the_last_and_go_one_way() {
+        let workload = Workload { seed: 5, elements: 1000 };
+        for step in 0..50 {
+            let jobs = workload.segment_jobs(step);
+            assert!(
+                SEGMENT_TAGS
+                    .map(|tag| workload.job(step, tag))
+                    .eq(SEGMENT_TAGS.map(|tag| jobs.get((tag - SEGMENT_TAGS.start) as usize).cloned()))
+            );
+            let [first, .., last] = &jobs[..] else { panic!("{} segments", jobs.len()) };
+            assert!(last.parts[0].count <= first.parts[0].count);
+            for job in &jobs[..jobs.len() - 1] {
+                assert_eq!((&job.parts, job.schedule), (&first.parts, first.schedule));
+            }
+        }
     }
 
     #[test]

@@ -76,7 +76,11 @@ fn main() -> ExitCode {
             groups: args.groups,
             optimize_every: args.optimize_every,
             place: Place { bind: args.bind, shown: args.shown, ports: (args.data_port, args.state_port) },
-            pipelined: args.profile == Profile::Async,
+            gradients: match args.profile {
+                Profile::Async => peer::Gradients::Pipelined,
+                Profile::Segments => peer::Gradients::InSegments,
+                Profile::Calm | Profile::Default | Profile::State | Profile::Storm => peer::Gradients::AtOnce,
+            },
             peer_timeout_ms: args.peer_timeout_ms,
         }),
         Role::Supervisor => match supervisor::run(&args) {

@@ -90,7 +90,7 @@ fn weather(profile: Profile) -> Weather {
     };
     match profile {
         Profile::Calm => weather([1, 1, 2, 4, 1], (1_000, 2_000), 0),
-        Profile::Default | Profile::Async => weather([4, 2, 1, 5, 3], (500, 2_000), 5),
+        Profile::Default | Profile::Async | Profile::Segments => weather([4, 2, 1, 5, 3], (500, 2_000), 5),
         Profile::State => weather([5, 1, 1, 8, 1], (1_000, 3_000), 60),
         Profile::Storm => weather([5, 4, 1, 8, 6], (500, 1_000), 30),
     }

@@ -4,7 +4,7 @@ use crate::{
     coding::Coding,
     workload::{Buffer, Collective, Job, Part, Place, SEND_TAG, Split, Workload, checksum, with_vector},
 };
-use pccl::{AsyncReduce, Call, Error, LaunchOptions, Quantisation, Schedule, Scope, Tensor};
+use pccl::{AsyncReduce, Call, Error, LaunchOptions, Quantisation, ReduceOp, Schedule, Scope, Tensor};
 
 /// One collective of a step.
 #[derive(Debug)]
@@ -69,6 +69,11 @@ impl Task {
         self.job.schedule
     }
 
+    /// How its only tensor is reduced.
+    pub(crate) fn reduction(&self) -> (ReduceOp, Option<Quantisation>) {
+        self.job.parts.first().map_or((ReduceOp::Sum, None), |part| (part.op, quantisation(part)))
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.result_hash.is_some() || self.given_up
     }
@@ -92,6 +97,16 @@ impl Task {
     /// Whether a success has left alone what was only to be sent.
     pub(crate) fn has_kept_input(&self) -> bool {
         self.results.is_empty() || checksum(&self.data) == self.input_hash
+    }
+
+    /// What the peer puts into it.
+    pub(crate) fn input(&self) -> &[Buffer] {
+        &self.data
+    }
+
+    /// Takes a result that lies elsewhere; [`Task::complete`] goes by it.
+    pub(crate) fn take_result(&mut self, result: Buffer) {
+        self.results = vec![result];
     }
 
     /// Checksum of what is where the result goes.

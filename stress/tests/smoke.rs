@@ -108,6 +108,19 @@ fn groups_dying_masters_and_asynchronous_steps_pass() {
 }
 
 #[test]
+fn all_reduces_in_segments_pass() {
+    let folder = folder("segments");
+    let seconds = std::env::var("PCCL_STRESS_SECONDS").unwrap_or_else(|_| "20".into());
+    let args = ["--profile", "segments", "--seed", "10", "--seconds", &seconds];
+    let output = stress(&folder, &args).output().expect("program runs");
+    assert!(output.status.success(), "{}", text(&output));
+    let report = fs::read_to_string(folder.join("report.json")).expect("report");
+    for count in ["kill", "segments", "joins"] {
+        assert!(number(&report, count) > 0, "no {count} in {report}");
+    }
+}
+
+#[test]
 fn masters_that_have_standbys_die_and_cost_nobody_a_call() {
     let folder = folder("standbys");
     let seconds = std::env::var("PCCL_STRESS_SECONDS").unwrap_or_else(|_| "40".into());

@@ -114,6 +114,9 @@ impl Peer {
                     Ok(())
                 })
             }
+            ("gather", &[peers]) => {
+                timed(1, || Ok(self.comm.wait_for_world(peers, Some(PATIENCE)).map(drop)?))
+            }
             ("rank", &[]) => Ok((self.comm.world().rank as f64, 0.0)),
             ("optimize", &[]) => timed(1, || Ok(self.comm.optimize_topology().map(drop)?)),
             ("out_of_place", &[bytes, repetitions]) => {

@@ -8,7 +8,10 @@ use std::{
     fs, io,
     path::PathBuf,
     process::{self, Command},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -57,9 +60,17 @@ impl Setup<'_> {
     }
 }
 
+/// A peer and the host that it is on.
+struct Member {
+    host: usize,
+    process: Partner,
+}
+
 /// See the module's documentation.
 pub(crate) struct Fleet {
-    peers: Vec<Partner>,
+    peers: Vec<Member>,
+    /// Those who wait to be let in.
+    newcomers: Vec<Member>,
     /// The one that acts, and those that stand by.
     masters: Vec<Partner>,
     /// Of the one that acts.
@@ -68,6 +79,30 @@ pub(crate) struct Fleet {
     journal: Option<Journal>,
     /// What starts it again.
     serve: Vec<String>,
+    /// What a peer is started with.
+    peer: Recipe,
+}
+
+/// How processes are started.
+struct Recipe {
+    key: Option<RunKey>,
+    arguments: Vec<String>,
+}
+
+impl Recipe {
+    /// Starts a process on a host of a laboratory, or here.
+    fn start(&self, lab: Option<&Lab>, host: usize) -> io::Result<Partner> {
+        let program = std::env::current_exe()?;
+        let mut command = lab.map_or_else(|| Command::new(&program), |lab| lab.command(host, &program));
+        command.args(&self.arguments).env_remove(KEY_VARIABLE);
+        command.envs(self.key.as_ref().map(|key| (KEY_VARIABLE, key.to_text())));
+        Partner::start(command)
+    }
+}
+
+/// Address of a host.
+fn address_of(lab: Option<&Lab>, host: usize) -> String {
+    lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(host))
 }
 
 /// A directory for a journal, removed with this.
@@ -98,14 +133,10 @@ impl Fleet {
         let journal = (memory == Memory::Journal).then(Journal::create).transpose()?;
         let key = keyed.map(|_| RunKey::generate()).transpose()?;
         let start = |host: usize, arguments: &[String]| {
-            let program = std::env::current_exe()?;
-            let mut command = lab.map_or_else(|| Command::new(&program), |lab| lab.command(host, &program));
-            command.args(arguments).env_remove(KEY_VARIABLE);
-            command.envs(key.as_ref().map(|key| (KEY_VARIABLE, key.to_text())));
-            Partner::start(command)
+            Recipe { key: key.clone(), arguments: arguments.to_vec() }.start(lab, host)
         };
         // The hosts of the peers come first.
-        let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(peers));
+        let address = address_of(lab, peers);
         let wire = keyed.unwrap_or_default().to_string();
         let mut serve = vec!["--serve".to_owned(), format!("{address}:0"), "--wire".to_owned(), wire];
         serve.extend(
@@ -126,22 +157,19 @@ impl Fleet {
         let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), listens.clone()];
         arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
         arguments.extend(checksums.then(|| "--checksums".to_owned()));
-        let started = (0..peers).map(|host| start(host, &arguments)).collect::<io::Result<Vec<_>>>()?;
-        let mut fleet = Self { peers: started, masters, address: listens, journal, serve };
+        let peer = Recipe { key, arguments };
+        let started = (0..peers).map(|host| Ok(Member { host, process: peer.start(lab, host)? }));
+        let started = started.collect::<io::Result<Vec<_>>>()?;
+        let newcomers = Vec::new();
+        let mut fleet = Self { peers: started, newcomers, masters, address: listens, journal, serve, peer };
         let mut ports = Vec::new();
-        for (host, peer) in fleet.peers.iter_mut().enumerate() {
-            let address = lab.map_or_else(|| "127.0.0.1".to_owned(), |_| Lab::address(host));
-            ports.push(format!("{address}:{}", peer.listen()?));
+        for peer in &mut fleet.peers {
+            ports.push(format!("{}:{}", address_of(lab, peer.host), peer.process.listen()?));
         }
         for (index, peer) in fleet.peers.iter_mut().enumerate() {
-            peer.tell(&ports[(index + 1) % ports.len()])?;
+            peer.process.tell(&ports[(index + 1) % ports.len()])?;
         }
-        for peer in &mut fleet.peers {
-            let line = peer.listen()?;
-            if line != "ready" {
-                return Err(format!("a peer said {line:?}").into());
-            }
-        }
+        fleet.peers.iter_mut().try_for_each(is_ready)?;
         Ok(fleet)
     }
 
@@ -170,28 +198,73 @@ impl Fleet {
 
     /// Gives all peers the same command.
     pub(crate) fn tell_all(&mut self, command: &str) -> io::Result<()> {
-        self.peers.iter_mut().try_for_each(|peer| peer.tell(command))
+        self.peers.iter_mut().try_for_each(|peer| peer.process.tell(command))
     }
 
     /// The two numbers with which each peer answers a command.
     pub(crate) fn answers(&mut self) -> io::Result<Vec<(f64, f64)>> {
-        let answer = |peer: &mut Partner| {
-            let line = peer.listen()?;
-            let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-            let &[first, second] = numbers.as_slice() else {
-                return Err(io::Error::other(format!("a peer answered {line:?}")));
-            };
-            Ok((first, second))
-        };
-        self.peers.iter_mut().map(answer).collect()
+        self.peers.iter_mut().map(|peer| numbers(&peer.process.listen()?)).collect()
     }
 
     /// Kills the last peer; returns when, in seconds of the system's clock.
     pub(crate) fn kill_last(&mut self) -> io::Result<f64> {
         let mut last = self.peers.pop().ok_or_else(|| io::Error::other("no peer to kill"))?;
         let at = clock_seconds();
-        last.kill();
+        last.process.kill();
         Ok(at)
+    }
+
+    /// Lets all peers do the same and waits for all. Whenever `due` comes meanwhile, a peer is killed, another one is
+    /// started in its place, and `due` is `every` later. The first peer is spared.
+    pub(crate) fn disturbed(
+        &mut self,
+        setup: Setup<'_>,
+        command: &str,
+        (due, every): (&mut Instant, Duration),
+    ) -> Result<Vec<(f64, f64)>, Box<dyn Error>> {
+        self.tell_all(command)?;
+        let mut first = self.peers.remove(0);
+        let (sender, answer) = mpsc::channel();
+        let line = thread::scope(|scope| {
+            let process = &mut first.process;
+            scope.spawn(move || sender.send(process.listen()));
+            loop {
+                match answer.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                    Ok(line) => return Ok::<_, Box<dyn Error>>(line?),
+                    Err(RecvTimeoutError::Timeout) => self.replace(setup)?,
+                    Err(error) => return Err(error.into()),
+                }
+                *due += every;
+            }
+        })?;
+        let mut answers = vec![numbers(&line)?];
+        answers.extend(self.answers()?);
+        self.peers.insert(0, first);
+        Ok(answers)
+    }
+
+    /// Kills the peer that has been there longest and starts one on its host, which waits to be let in.
+    fn replace(&mut self, setup: Setup<'_>) -> Result<(), Box<dyn Error>> {
+        if self.peers.is_empty() {
+            return Err("all peers but one have died in one operation".into());
+        }
+        let Member { host, mut process } = self.peers.remove(0);
+        process.kill();
+        let mut process = self.peer.start(setup.lab, host)?;
+        // Nobody is beside it to exchange bytes with by plain TCP.
+        let own = format!("{}:{}", address_of(setup.lab, host), process.listen()?);
+        process.tell(&own)?;
+        self.newcomers.push(Member { host, process });
+        Ok(())
+    }
+
+    /// Lets those in who wait; returns when all are connected.
+    pub(crate) fn gather(&mut self) -> Result<(), Box<dyn Error>> {
+        let all = self.peers.len() + self.newcomers.len();
+        self.measure(&format!("gather {all}"))?;
+        self.newcomers.iter_mut().try_for_each(is_ready)?;
+        self.peers.append(&mut self.newcomers);
+        Ok(())
     }
 
     /// Kills the master that acts. If nobody stands by, it is started again; the seconds until it listens. Not in a
@@ -220,11 +293,27 @@ impl Fleet {
 
     /// Ends the processes, the masters last.
     pub(crate) fn end(self) -> io::Result<()> {
-        for process in self.peers.into_iter().chain(self.masters) {
+        let peers = self.peers.into_iter().chain(self.newcomers).map(|peer| peer.process);
+        for process in peers.chain(self.masters) {
             process.finish()?;
         }
         Ok(())
     }
+}
+
+/// Returns when a peer says that it is connected with all.
+fn is_ready(peer: &mut Member) -> Result<(), Box<dyn Error>> {
+    let line = peer.process.listen()?;
+    if line == "ready" { Ok(()) } else { Err(format!("a peer said {line:?}").into()) }
+}
+
+/// The two numbers of an answer.
+fn numbers(line: &str) -> io::Result<(f64, f64)> {
+    let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let &[first, second] = numbers.as_slice() else {
+        return Err(io::Error::other(format!("a peer answered {line:?}")));
+    };
+    Ok((first, second))
 }
 
 /// Returns when so many stand by for a master.

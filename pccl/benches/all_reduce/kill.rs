@@ -5,14 +5,13 @@
 use crate::{
     Args,
     fleet::{Fleet, Setup},
-    median,
+    median, replace,
+    wan::{CASES, Case},
 };
-use std::{error::Error, thread, time::Duration};
+use pccl_testkit::lab::Lab;
+use std::{error::Error, io, thread, time::Duration};
 
 const PEERS: usize = 4;
-
-/// Segments of an operation in segments.
-const SEGMENTS: usize = 16;
 
 /// When a peer dies, in parts of an undisturbed operation.
 const LATE: f64 = 0.9;
@@ -78,41 +77,62 @@ fn death(args: &Args, bytes: usize) -> Result<Option<Death>, Box<dyn Error>> {
         fleet.end()?;
         return Ok(None);
     }
-    let undisturbed = (0..3)
-        .map(|_| Ok(fleet.measure(&format!("in_place {bytes} 1"))?.seconds))
-        .collect::<Result<Vec<f64>, Box<dyn Error>>>()?;
-    death.undisturbed_seconds = median(undisturbed.into_iter());
+    death.undisturbed_seconds = undisturbed(&mut fleet, &format!("in_place {bytes} 1"))?;
     fleet.end()?;
     Ok(Some(death))
 }
 
+/// Measures late deaths, in one piece and in so many segments, or what many deaths leave of the rate; here, or between
+/// far hosts.
+pub(crate) fn segments(args: &Args, pieces: usize) -> Result<(), Box<dyn Error>> {
+    let lab = args.wan.as_ref().map(|program| {
+        let case = case(args)?;
+        println!("{} between hosts", case.name);
+        Ok::<_, Box<dyn Error>>(Lab::up(program, PEERS, case.route, case.slow_mbit)?)
+    });
+    let lab = lab.transpose()?;
+    let setup = Setup { lab: lab.as_ref(), ..Setup::here(args, PEERS) };
+    match args.replace_every {
+        Some(seconds) => replace::run(args, setup, pieces, Duration::from_secs(seconds)),
+        None => late_deaths(args, setup, pieces),
+    }
+}
+
+/// The network that `--case` names; by default one of the middle.
+fn case(args: &Args) -> Result<&'static Case, String> {
+    let name = if args.case.is_empty() { "200 Mbit/s, 25 ms" } else { &args.case };
+    CASES.iter().find(|case| case.name.contains(name)).ok_or_else(|| format!("no case {name:?}"))
+}
+
 /// Measures `args.rounds` late deaths for each size, with and without segments in turns.
-pub(crate) fn segments(args: &Args) -> Result<(), Box<dyn Error>> {
+fn late_deaths(args: &Args, setup: Setup<'_>, pieces: usize) -> Result<(), Box<dyn Error>> {
     println!(
-        "{PEERS} peers, float32, sum, in place, in one piece and in {SEGMENTS} segments; one is killed after \
-         {LATE} of the time of an undisturbed operation"
+        "{PEERS} peers, float32, sum, in place, in one piece and in {pieces} segments; one is killed after {LATE} of \
+         the time of an undisturbed operation; ratio: to an undisturbed one of the survivors in one piece"
     );
     println!(
-        "{:<12}{:<10}{:>16}{:>16}{:>8}{:>8}",
-        "", "", "undisturbed s", "with death s", "ratio", "deaths"
+        "{:<12}{:<10}{:>14}{:>14}{:>14}{:>8}{:>8}{:>8}",
+        "", "", "undisturbed s", "survivors s", "with death s", "ratio", "worst", "deaths"
     );
     for &mib in &args.mib {
         let bytes = mib << 20;
-        let ways = [("whole", 0), ("segments", bytes / SEGMENTS)];
+        let ways = [("whole", 0), ("segments", bytes.div_ceil(pieces))];
         let mut all = [const { Vec::new() }; 2];
         for _ in 0..args.rounds {
             for ((_, segment_bytes), late) in ways.iter().zip(&mut all) {
-                late.extend(late_death(args, &format!("whole {bytes} {segment_bytes}"))?);
+                late.extend(late_death(setup, bytes, *segment_bytes)?);
             }
         }
         for ((name, _), late) in ways.iter().zip(&all) {
             let of = |value: fn(&Late) -> f64| median(late.iter().map(value));
             println!(
-                "{:<12}{name:<10}{:>16.3}{:>16.3}{:>8.2}{:>8}",
+                "{:<12}{name:<10}{:>14.3}{:>14.3}{:>14.3}{:>8.2}{:>8.2}{:>8}",
                 format!("{mib:>5} MiB"),
                 of(|late| late.undisturbed_seconds),
+                of(|late| late.survivors_seconds),
                 of(|late| late.seconds),
-                of(|late| late.seconds / late.undisturbed_seconds),
+                of(Late::ratio),
+                late.iter().map(Late::ratio).fold(0.0, f64::max),
                 late.len(),
             );
         }
@@ -122,27 +142,45 @@ pub(crate) fn segments(args: &Args) -> Result<(), Box<dyn Error>> {
 
 /// An operation in which a peer has died.
 struct Late {
+    /// One of all in the same way, when nothing happens.
     undisturbed_seconds: f64,
+    /// One of the survivors in one piece, when nothing happens.
+    survivors_seconds: f64,
     /// Until the last survivor had the result.
     seconds: f64,
 }
 
+impl Late {
+    fn ratio(&self) -> f64 {
+        self.seconds / self.survivors_seconds
+    }
+}
+
 /// `None`: the operation was over before the kill.
-fn late_death(args: &Args, command: &str) -> Result<Option<Late>, Box<dyn Error>> {
-    let setup = Setup::here(args, PEERS);
+fn late_death(setup: Setup<'_>, bytes: usize, segment_bytes: usize) -> Result<Option<Late>, Box<dyn Error>> {
     let mut fleet = Fleet::start(setup)?;
-    // The first one touches the memory for the first time.
-    fleet.measure(command)?;
-    let undisturbed =
-        (0..3).map(|_| Ok(fleet.measure(command)?.seconds)).collect::<Result<Vec<f64>, Box<dyn Error>>>()?;
-    let undisturbed_seconds = median(undisturbed.into_iter());
-    fleet.tell_all(command)?;
+    let (command, whole) = (format!("whole {bytes} {segment_bytes}"), format!("whole {bytes} 0"));
+    // The first one touches the memory for the first time, and new connections start slowly.
+    fleet.measure(&command)?;
+    let undisturbed_seconds = undisturbed(&mut fleet, &command)?;
+    fleet.tell_all(&command)?;
     // The moment is what is measured.
     thread::sleep(Duration::from_secs_f64(LATE * undisturbed_seconds));
     fleet.kill_last()?;
     let answers = fleet.answers()?;
-    fleet.end()?;
     let longest = |of: fn(&(f64, f64)) -> f64| answers.iter().map(of).fold(0.0, f64::max);
     let (seconds, fewest) = (longest(|answer| answer.0), longest(|answer| answer.1));
-    Ok((fewest < PEERS as f64).then_some(Late { undisturbed_seconds, seconds }))
+    if fewest == PEERS as f64 {
+        fleet.end()?;
+        return Ok(None);
+    }
+    let survivors_seconds = undisturbed(&mut fleet, &whole)?;
+    fleet.end()?;
+    Ok(Some(Late { undisturbed_seconds, survivors_seconds, seconds }))
+}
+
+/// The median of three.
+fn undisturbed(fleet: &mut Fleet, command: &str) -> io::Result<f64> {
+    let seconds = (0..3).map(|_| Ok(fleet.measure(command)?.seconds)).collect::<io::Result<Vec<f64>>>()?;
+    Ok(median(seconds.into_iter()))
 }

@@ -16,6 +16,7 @@ mod kill_master;
 mod moving;
 mod outlived;
 mod plain_ring;
+mod replace;
 mod schedules;
 mod several;
 mod sites;
@@ -78,9 +79,13 @@ struct Args {
     /// journal, or one that stands by takes over.
     #[arg(long)]
     kill_master: bool,
-    /// With `--kill`: what segments are worth when it comes late in an operation.
-    #[arg(long, requires = "kill")]
-    segments: bool,
+    /// With `--kill`: what segments are worth, so many of them, when it comes late in an operation; with `--wan`
+    /// between far hosts.
+    #[arg(long, requires = "kill", value_name = "N", num_args = 0..=1, default_missing_value = "16")]
+    segments: Option<usize>,
+    /// With `--segments`: what is kept of the rate instead if a peer is killed and replaced each so many seconds.
+    #[arg(long, requires = "segments", value_name = "SECONDS")]
+    replace_every: Option<u64>,
     /// Measures what a run key costs instead, for operations of these sizes, in place; with `--wan` between far hosts.
     #[arg(long)]
     keyed: bool,
@@ -128,7 +133,8 @@ struct Args {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    let log = env_logger::Env::default().default_filter_or("error");
+    env_logger::Builder::from_env(log).format_timestamp_millis().init();
     let args = Args::parse();
     if let Some(listen) = &args.serve {
         return child::serve(listen, &args);
@@ -160,14 +166,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     if args.keyed {
         return keyed::run(&args);
     }
+    if let Some(pieces) = args.segments {
+        return kill::segments(&args, pieces);
+    }
     if let Some(program) = &args.wan {
         return wan::run(program, &args);
     }
     if args.several {
         return several::run(&args);
-    }
-    if args.segments {
-        return kill::segments(&args);
     }
     if args.kill_master {
         return kill_master::run(&args);

@@ -63,10 +63,19 @@ pub(crate) unsafe extern "C" fn pcclCreateCommunicatorByName(
 
 /// Makes a communicator and its handle.
 pub(crate) fn new_communicator(master: &str, group: u32, pool_connections: u32) -> Outcome<Handle> {
-    let pool = u16::try_from(pool_connections)
-        .map_err(|_| Failure::argument(format!("pool of {pool_connections} connections")))?;
+    let pool = pool_size(pool_connections)?;
     let comm = Comm::new(Communicator::builder(master).peer_group(group).pool_size(pool))?;
     Ok(COMMUNICATORS.insert(new_key(), Arc::new(comm)))
+}
+
+/// What [`pccl::Builder::pool_size`] gets. Programs of the original pass 1 without a wish for no more than that, so it
+/// leaves the number to the library: one connection does not fill a long path.
+fn pool_size(connections: u32) -> Outcome<u16> {
+    match u16::try_from(connections) {
+        Ok(1) => Ok(0),
+        Ok(number) => Ok(number),
+        Err(_) => Err(Failure::argument(format!("pool of {connections} connections"))),
+    }
 }
 
 /// `pcclSetTimeout`.
@@ -276,5 +285,17 @@ fn limit(milliseconds: u64) -> Outcome<Option<Duration>> {
         0 => Err(Failure::argument("a limit of 0 ms")),
         NO_TIMEOUT => Ok(None),
         some => Ok(Some(bounded(some))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_connection_leaves_the_number_to_the_library() {
+        let given = [0, 1, 2, 64, 65_535].map(|connections| pool_size(connections).expect("a number"));
+        assert_eq!(given, [0, 0, 2, 64, 65_535]);
+        assert!(pool_size(65_536).is_err());
     }
 }

@@ -85,6 +85,10 @@ pub(crate) struct Counts {
     pub(crate) pairwise_operations: u64,
     /// Those of them that were no all-reduces.
     pub(crate) other_operations: u64,
+    /// Those of them that were segments, and the calls, of all peers together, of which not all segments had the same
+    /// contributors.
+    pub(crate) segments: u64,
+    pub(crate) uneven_calls: u64,
     /// Successful calls of all peers together.
     pub(crate) completed_calls: u64,
     pub(crate) aborted_operations: u64,
@@ -111,6 +115,8 @@ impl Counts {
         self.operations += other.operations;
         self.pairwise_operations += other.pairwise_operations;
         self.other_operations += other.other_operations;
+        self.segments += other.segments;
+        self.uneven_calls += other.uneven_calls;
         self.completed_calls += other.completed_calls;
         self.aborted_operations += other.aborted_operations;
         self.failed_calls += other.failed_calls;

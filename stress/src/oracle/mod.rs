@@ -2,6 +2,7 @@
 //! library promises. No I/O, no clock.
 
 mod acts;
+mod agreement;
 mod barriers;
 mod blame;
 mod check;
@@ -20,9 +21,10 @@ pub(crate) use progress::{GRACE_US, Gap, Recovery};
 
 use crate::{
     event::{Event, Line},
-    jobs::BARRIER_TAG,
+    jobs::{BARRIER_TAG, SEGMENT_TAGS},
     workload::{RECV_TAG, SEND_TAG, Workload},
 };
+use agreement::Agreement;
 use barriers::Barriers;
 use blame::{Blame, Failure, Known, Standing};
 use edges::Edges;
@@ -59,6 +61,7 @@ pub(crate) struct Oracle {
     identities: BTreeMap<u128, (usize, u64)>,
     results: Results,
     barriers: Barriers,
+    agreement: Agreement,
     /// Of each group, as far as anybody was there.
     revisions: BTreeMap<u32, Revisions>,
     progress: BTreeMap<u32, Progress>,
@@ -82,6 +85,7 @@ impl Oracle {
             identities: BTreeMap::new(),
             results: Results::new(workload),
             barriers: Barriers::default(),
+            agreement: Agreement::default(),
             revisions: BTreeMap::new(),
             progress: BTreeMap::new(),
             blame: Blame::default(),
@@ -148,6 +152,8 @@ impl Oracle {
             operations: self.results.operations,
             pairwise_operations: self.results.pairwise,
             other_operations: self.results.others,
+            segments: self.agreement.segments,
+            uneven_calls: self.agreement.uneven_calls,
             aborted_operations: self.blame.aborted_operations,
             newest_revision: self.revisions.values().map(Revisions::newest).max().unwrap_or(0),
             ..self.counts
@@ -240,6 +246,11 @@ impl Oracle {
                             self.contributors_unknown.entry(*id).or_insert_with(|| {
                                 format!("contributed to step {}, tag {}", completed.step, completed.tag)
                             });
+                        }
+                        if SEGMENT_TAGS.contains(&completed.tag)
+                            && let Some(text) = self.agreement.heard(me, &completed, &ring)
+                        {
+                            self.violation(at_us, Check::Result, format!("peer {peer}: {text}"));
                         }
                         // What two do says nothing about how the group goes on.
                         if ![SEND_TAG, RECV_TAG].contains(&completed.tag) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::event::{Call, Completed};
+use crate::workload::Place;
 use results::expected_checksum;
 
 const WORKLOAD: Workload = Workload { seed: 11, elements: 64 };
@@ -54,6 +55,19 @@ impl Run {
                 }),
             );
         }
+    }
+
+    /// A peer reports a segment of these contributors, with the bytes of those.
+    fn segment(&mut self, peer: usize, segment: u64, contributors: &[usize], bytes_of: &[usize]) {
+        let ids = |peers: &[usize]| peers.iter().map(|&peer| IDS[peer]).collect::<Vec<u128>>();
+        let (step, tag, before) = (self.revision, SEGMENT_TAGS.start + segment, ids(contributors));
+        let hash = expected_checksum(&WORKLOAD, (step, tag), &ids(bytes_of), false).expect("computable");
+        let (world, rank, after) = (before.len(), Place::of(IDS[peer], &before), before.clone());
+        let (rank, pairwise) = (rank.map(|place| place.rank), Some(false));
+        self.event(
+            peer,
+            Event::Completed(Completed { step, tag, world, rank, pairwise, hash, before, after }),
+        );
     }
 
     fn step(&mut self, peers: &[usize]) {
@@ -139,6 +153,37 @@ fn wrong_bytes_are_found() {
             after,
         }),
     );
+    assert_eq!(run.end(), [Check::Result]);
+}
+
+#[test]
+fn segments_with_contributors_of_their_own_pass() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.killed(2, run.now);
+    for peer in 0..2 {
+        run.segment(peer, 0, &[0, 1, 2], &[0, 1, 2]);
+        run.segment(peer, 1, &[0, 1], &[0, 1]);
+    }
+    let counts = run.oracle.counts();
+    assert_eq!((counts.segments, counts.uneven_calls), (2, 2));
+    assert_eq!(run.end(), []);
+}
+
+#[test]
+fn a_segment_that_names_another_contributor_is_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.segment(0, 1, &[0, 1, 2], &[0, 1]);
+    assert_eq!(run.end(), [Check::Result]);
+}
+
+#[test]
+fn a_segment_of_which_survivors_name_other_contributors_is_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.segment(0, 1, &[0, 1, 2], &[0, 1, 2]);
+    run.segment(1, 1, &[0, 1], &[0, 1]);
     assert_eq!(run.end(), [Check::Result]);
 }
 

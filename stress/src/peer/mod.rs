@@ -1,5 +1,6 @@
 //! A peer process: trains as a training program does, follows the remedy of every error, and reports each event.
 
+mod segments;
 mod state;
 mod step;
 
@@ -49,8 +50,18 @@ pub(crate) struct Settings {
     pub(crate) place: Place,
     /// Bytes of shared state that no collective has to do with, and those that a fetch may take beside all of it.
     pub(crate) state: (usize, Option<usize>),
-    /// Each all-reduce of gradients is awaited while the next one is in flight.
-    pub(crate) pipelined: bool,
+    pub(crate) gradients: Gradients,
+}
+
+/// How the gradients of a step are reduced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gradients {
+    /// In one operation.
+    AtOnce,
+    /// Each all-reduce is awaited while the next one is in flight.
+    Pipelined,
+    /// What is done stays done when somebody dies.
+    InSegments,
 }
 
 /// Where a peer listens.

@@ -1,6 +1,6 @@
 //! One step of training: collectives that run at the same time, and the update of the state by their results.
 
-use super::{Halt, Peer, StepEnd, failure, report};
+use super::{Gradients, Halt, Peer, StepEnd, failure, report};
 use crate::{
     event::{Call, Completed, Event},
     jobs::{MANY_TAG, PIPELINED_TAGS},
@@ -25,8 +25,11 @@ impl Peer {
             }
             ask = false;
         }
-        let end =
-            if self.settings.pipelined { self.pipeline(&mut tasks)? } else { self.reduce_many(&mut tasks)? };
+        let end = match self.settings.gradients {
+            Gradients::AtOnce => self.reduce_many(&mut tasks)?,
+            Gradients::Pipelined => self.pipeline(&mut tasks)?,
+            Gradients::InSegments => self.reduce_in_segments(&mut tasks)?,
+        };
         if let StepEnd::Complete = end {
             self.update(&tasks);
         }

@@ -86,6 +86,13 @@ impl Report {
             counts.failed_calls,
             counts.drops
         );
+        if counts.segments > 0 {
+            line!(
+                "segments  {} of these operations; {} calls had segments with other contributors than the one before",
+                counts.segments,
+                counts.uneven_calls
+            );
+        }
         line!(
             "ahead     {} of {} joins with the whole state when they were let in, {} of these had nothing moved in \
              their first sync; {} fetched before, {} in syncs",

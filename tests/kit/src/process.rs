@@ -138,7 +138,7 @@ impl Drop for Process {
 /// A process that answers each line with one.
 pub struct Partner {
     process: Process,
-    output: BufReader<Box<dyn Read>>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Partner {
@@ -149,7 +149,7 @@ impl Partner {
     pub fn start(mut command: Command) -> io::Result<Self> {
         let mut process = Process::start(&mut command)?;
         let output = process.output().ok_or_else(|| io::Error::other("a process without pipes"))?;
-        Ok(Self { process, output: BufReader::new(Box::new(output)) })
+        Ok(Self { process, output: BufReader::new(output) })
     }
 
     /// As [`Process::tell`].

@@ -67,8 +67,10 @@ impl Probation {
         record.until = now + wait;
     }
 
+    /// Until when it waits, or waited, if it has to at all.
     fn until(&self, address: &Address) -> Option<Timestamp> {
-        self.records.get(address).map(|record| record.until)
+        let record = self.records.get(address)?;
+        (record.until > record.dropped_at).then_some(record.until)
     }
 
     /// The address under which a peer is remembered, or would be.

@@ -351,12 +351,12 @@ impl EventLoop {
         recalled.end();
         let guests = self.dismiss_others(&standing.guests);
         let keys = standing.keys.clone();
-        let past = recalled.past.clone();
-        let office = Acting::take_over(term, copy, past.clone());
+        let copies = recalled.past.copies.clone();
+        let office = Acting::take_over(term, copy, recalled.past.clone());
         self.go_on_as(*recalled, office, standing.journal, keys);
         if let Some(keeper) = &mut self.keeper {
             // Until enough know the first list of this term, one of these may take over in a newer one.
-            keeper.feeds.note_places(&past.copies);
+            keeper.feeds.note_places(&copies);
         }
         self.go_on();
         for (key, conn, asked) in guests {

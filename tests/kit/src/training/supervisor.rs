@@ -24,17 +24,23 @@ const TICK: Duration = Duration::from_millis(50);
 /// Lines of a peer's stderr that are kept for the case that it fails.
 const STDERR_LINES: usize = 20;
 
-/// What a thread that reads a peer's stdout passes on.
+/// What a thread that reads one of a peer's output streams passes on.
 enum Notice {
+    /// A line of stdout.
     Line(u32, String),
+    /// The end of stdout or stderr.
     Closed(u32),
 }
+
+/// Output streams of a peer: stdout and stderr.
+const STREAMS: u8 = 2;
 
 /// A peer's process.
 struct PeerProcess {
     process: Process,
     stderr: Arc<Mutex<VecDeque<String>>>,
-    stdout_closed: bool,
+    /// Output streams whose last line has not been read yet.
+    open: u8,
     reaped: bool,
 }
 
@@ -124,7 +130,7 @@ impl<'a> Supervisor<'a> {
                 },
                 Some(Notice::Closed(peer)) => {
                     if let Some(process) = self.processes.get_mut(&peer) {
-                        process.stdout_closed = true;
+                        process.open -= 1;
                     }
                 }
             }
@@ -132,9 +138,9 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Notices processes that have ended; each only after its last line has been taken in.
+    /// Notices processes that have ended; each only after its last lines have been taken in.
     fn reap(&mut self, run: &mut Run) -> io::Result<()> {
-        for (&peer, process) in self.processes.iter_mut().filter(|(_, p)| p.stdout_closed && !p.reaped) {
+        for (&peer, process) in self.processes.iter_mut().filter(|(_, p)| p.open == 0 && !p.reaped) {
             if let Some(status) = process.process.ended()? {
                 process.reaped = true;
                 run.exited(peer, status.success(), &status.to_string());
@@ -153,11 +159,12 @@ impl<'a> Supervisor<'a> {
             .map_err(|error| io::Error::new(error.kind(), format!("cannot start peer {peer}: {error}")))?;
         let stderr = Arc::new(Mutex::new(VecDeque::new()));
         let (errors, kept, sender) = (process.errors(), Arc::clone(&stderr), self.sender.clone());
+        let closed = self.sender.clone();
         process.listen(move |line| {
             // The receiver lives as long as the process; if it is gone, nobody needs the line.
             drop(sender.send(line.map_or(Notice::Closed(peer), |line| Notice::Line(peer, line))));
         })?;
-        self.processes.insert(peer, PeerProcess { process, stderr, stdout_closed: false, reaped: false });
+        self.processes.insert(peer, PeerProcess { process, stderr, open: STREAMS, reaped: false });
         std::thread::Builder::new().name(format!("stderr-{peer}")).spawn(move || {
             each_line(errors, LINE_BYTES_MAX, |line| {
                 let mut kept = kept.lock();
@@ -166,6 +173,8 @@ impl<'a> Supervisor<'a> {
                 }
                 kept.push_back(line);
             });
+            // As above: without a receiver nobody needs it.
+            drop(closed.send(Notice::Closed(peer)));
         })?;
         Ok(())
     }

@@ -6,7 +6,8 @@
 //! **Why all survivors do the same again.** What this thread launches, where and in which order, follows from the
 //! outcomes of the segments in the order in which it waits for them, and that order follows from what it has launched.
 //! The master decides each outcome once, so all who are in the call go through the same sequence, however late each of
-//! them is. The tensor is cut in one way only if all have said so, which the first segment finds out; so it goes alone.
+//! them is. The tensor is cut in one way only if all have said so, which an operation without elements finds out before
+//! them; it is one of the same call, and costs two round trips to the master.
 
 use crate::{
     Call, Communicator, Error, LaunchOptions, ReduceInfo, Tensor,
@@ -187,6 +188,12 @@ impl<'env> Pieces<'_, 'env> {
         start..self.count.min(start.saturating_add(self.step))
     }
 
+    /// The operation that finds out whether all cut alike, if they do cut.
+    fn agreement(&self) -> Call<'env> {
+        let part = self.tensor.part(0..0);
+        Call::all_reduce(vec![part]).segment(self.cut(0))
+    }
+
     /// The operation that a segment is.
     fn call(&self, segment: usize) -> Call<'env> {
         let mut part = self.tensor.part(self.elements(segment));
@@ -195,12 +202,15 @@ impl<'env> Pieces<'_, 'env> {
         if let Some((quantisation, seed)) = stochastic {
             part.descriptor.quantisation = Some(quantisation.stochastic(seed.wrapping_add(segment as u64)));
         }
-        let cut = Cut {
-            segment: u32::try_from(segment).unwrap_or(u32::MAX),
+        Call::all_reduce(vec![part]).segment(self.cut(segment + 1))
+    }
+
+    fn cut(&self, number: usize) -> Cut {
+        Cut {
+            segment: u32::try_from(number).unwrap_or(u32::MAX),
             segment_bytes: self.segment_bytes as u64,
             count: self.count as u64,
-        };
-        Call::all_reduce(vec![part]).segment(cut)
+        }
     }
 }
 
@@ -225,7 +235,10 @@ impl<'scope, 'env> Course<'_, 'scope, 'env> {
     fn run(&self) -> Result<SegmentedInfo, SegmentedError> {
         let (mut info, mut failure, mut unknown) = (SegmentedInfo::default(), None, Vec::new());
         let mut flying: VecDeque<Flying<'scope, 'env>> = VecDeque::new();
-        let (mut left, mut free) = (0..self.pieces.number(), vec![0]);
+        if self.pieces.number() > 1 {
+            self.agree()?;
+        }
+        let (mut left, mut free) = (0..self.pieces.number(), Vec::from_iter((0..TRACKS).rev()));
         loop {
             while failure.is_none()
                 && let Some(track) = free.pop()
@@ -242,9 +255,6 @@ impl<'scope, 'env> Course<'_, 'scope, 'env> {
             match one.reduce.finish(self.limit) {
                 Ok(done) => {
                     free.push(one.track);
-                    if one.segment == 0 {
-                        free.splice(..0, (1..TRACKS).rev());
-                    }
                     self.book(&mut info, &one, &done);
                 }
                 Err(error) if failure.is_none() && error.may_pass() => {
@@ -266,6 +276,17 @@ impl<'scope, 'env> Course<'_, 'scope, 'env> {
         match failure {
             None => Ok(info),
             Some(error) => Err(SegmentedError { error, done: info.segments, unknown }),
+        }
+    }
+
+    /// Until all cut the tensor alike. A failure is that of a segment.
+    fn agree(&self) -> Result<(), Error> {
+        let call = self.pieces.agreement();
+        loop {
+            match self.scope.launch_segment(self.shared, &call, self.options, 0)?.finish(self.limit) {
+                Err(error) if error.may_pass() => log::info!("finding out again how all cut: {error}"),
+                result => return result.map(drop),
+            }
         }
     }
 

@@ -135,7 +135,8 @@ fn who_leaves_between_segments_is_in_the_average_of_those_before_only() {
         let leaver = &peers[PEERS - 1];
         let dir = &dir;
         scope.spawn(move || {
-            while decided(leaver, dir) < 3 {
+            // Three segments, and how all cut.
+            while decided(leaver, dir) < 4 {
                 thread::yield_now();
             }
             leaver.close();

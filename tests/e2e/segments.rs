@@ -41,16 +41,19 @@ fn check(fleet: &Fleet, spec: &Spec, answers: &[Answer]) -> Vec<usize> {
 }
 
 /// Points of a call, and how many segments have the victim for sure when it dies there.
-const POINTS: [(&str, usize, usize); 9] = [
-    ("to master: Initiate", 4, 1),
-    ("from master: Commence", 4, 1),
+const POINTS: [(&str, usize, usize); 10] = [
+    ("to master: Initiate", 5, 1),
+    ("from master: Commence", 5, 1),
     ("frame begins, stage 0 of 4", 5, 1),
-    ("frame complete, stage 1 of 4", 4, 1),
+    // Quantised: two frames of each segment.
+    ("frame complete, stage 1 of 4", 5, 1),
     ("frame complete, stage 2 of 4", 5, 1),
     ("frame complete, stage 3 of 4", 6, 1),
-    ("to master: Complete", 3, 1),
-    ("from master: Outcome", 1, 1),
-    ("from master: Outcome", 5, 5),
+    ("to master: Complete", 4, 1),
+    // The first one is how all cut.
+    ("from master: Outcome", 1, 0),
+    ("from master: Outcome", 2, 1),
+    ("from master: Outcome", 6, 5),
 ];
 
 #[test]
@@ -110,7 +113,7 @@ fn two_deaths_in_one_call() {
 fn the_last_one_keeps_what_is_done() {
     let mut fleet = Fleet::new(2);
     let spec = Spec::sum(COUNT, 1);
-    fleet[1].ask("trap kill 4 from master: Outcome").good();
+    fleet[1].ask("trap kill 5 from master: Outcome").good();
     fleet.send(format!("segments {spec} 7 {SEGMENT_BYTES}"));
     fleet[1].await_death();
     fleet.remove(1);

@@ -5,14 +5,15 @@ use crate::world::{Wake, World};
 use pccl_protocol::*;
 
 impl World {
-    /// The edges beside the ring that touch a process, if it connects them.
+    /// The edges beside the ring that touch a process, as far as it connects them.
     pub(crate) fn mesh_edges(&self, slot: usize) -> Vec<EdgeKey> {
         let client = &self.clients[slot];
-        let (Some(plan), Some(me)) = (client.plan.as_ref().filter(|_| self.swarm.mesh), client.peer) else {
-            return Vec::new();
-        };
+        let (Some(plan), Some(me)) = (client.plan.as_ref(), client.peer) else { return Vec::new() };
         let mine = plan.edges_of(me).filter(|(purpose, _)| *purpose == Purpose::Mesh);
-        mine.map(|(_, edge)| (edge.from, edge.to, edge.generation)).collect()
+        let mine = mine.map(|(_, edge)| (edge.from, edge.to, edge.generation));
+        // Who connects none still has those that were of the ring before.
+        let had = |edge: &EdgeKey| self.edges_up.contains(edge) || client.said.contains_key(edge);
+        mine.filter(|edge| self.swarm.mesh || had(edge)).collect()
     }
 
     /// All edges of the present plan that touch a process: of the ring, inbound and outbound, and beside it.

@@ -62,6 +62,8 @@ pub(super) enum Severity {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edge {
     pub(super) purpose: Purpose,
+    /// Since when it is for that.
+    pub(super) since: GroupEpoch,
     pub(super) generation: LinkGeneration,
     pub(super) connections: u16,
     /// The receiving end dials.
@@ -83,6 +85,7 @@ impl Edge {
         let Wanted { purpose, connections, back, .. } = *wanted;
         Self {
             purpose,
+            since: epoch,
             generation: LinkGeneration(epoch.0),
             connections,
             back,
@@ -98,6 +101,22 @@ impl Edge {
     /// Both of its ends have said that it stands.
     pub(super) const fn is_up(&self) -> bool {
         self.up.0 && self.up.1
+    }
+
+    /// As it goes on in a plan, unless it is built anew. What stands may be for something else from now on; what an
+    /// end has said against it was judged by what it is for.
+    fn kept_as(mut self, wanted: &Wanted, epoch: GroupEpoch) -> Option<Self> {
+        let is_same = self.purpose == wanted.purpose;
+        let is_sound = self.is_up() && self.held.is_none();
+        // Who dialed does not matter any more to one that stands.
+        let fits = self.connections == wanted.connections && (self.back == wanted.back || self.is_up());
+        if self.rebuild || !fits || !(is_same || is_sound) {
+            return None;
+        }
+        if !is_same {
+            (self.purpose, self.since) = (wanted.purpose, epoch);
+        }
+        Some(self)
     }
 
     /// The report about it that is held back.
@@ -144,21 +163,15 @@ pub(super) struct Edges {
 }
 
 impl Edges {
-    /// Plans these edges. One that was planned for the same purpose stays as it is, unless it is to be built anew.
-    /// Whether anything has changed.
+    /// Plans these edges. One that was planned before stays, unless it is to be built anew, if it was for the same
+    /// purpose or stands. Whether anything has changed.
     pub(super) fn plan(&mut self, wanted: impl IntoIterator<Item = Wanted>, epoch: GroupEpoch) -> bool {
         let mut old = std::mem::take(&mut self.planned);
         let (before, mut kept) = (old.len(), 0);
         for wanted in wanted {
-            let Wanted { ends, purpose, connections, back } = wanted;
-            // Who dialed does not matter any more to one that stands.
-            let same = |edge: &Edge| {
-                let is_wanted = (edge.purpose, edge.connections) == (purpose, connections);
-                !edge.rebuild && is_wanted && (edge.back == back || edge.is_up())
-            };
-            let known = old.remove(&ends).filter(same);
-            kept += usize::from(known.is_some());
-            self.planned.insert(ends, known.unwrap_or_else(|| Edge::new(&wanted, epoch)));
+            let known = old.remove(&wanted.ends).and_then(|edge| edge.kept_as(&wanted, epoch));
+            kept += usize::from(known.as_ref().is_some_and(|edge| edge.since < epoch));
+            self.planned.insert(wanted.ends, known.unwrap_or_else(|| Edge::new(&wanted, epoch)));
         }
         self.note_plan();
         (before, self.planned.len()) != (kept, kept)
@@ -308,6 +321,13 @@ impl Edges {
         true
     }
 
+    /// An edge has failed: its connections are not to be used again, even if one of its ends has not noticed.
+    pub(super) fn note_failed(&mut self, ends: EdgeEnds, generation: LinkGeneration) {
+        if let Some(edge) = self.named_mut(ends, generation) {
+            edge.rebuild = true;
+        }
+    }
+
     /// Takes the report about an edge that is held back, if it is one of these.
     pub(super) fn take_held(
         &mut self,
@@ -380,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_keeps_what_is_known_of_it_as_long_as_it_is_planned_for_the_same() {
+    fn an_edge_keeps_what_is_known_of_it_as_long_as_it_is_planned() {
         let (a, b) = (PeerId(1), PeerId(2));
         let wanted = |ends, purpose| Wanted { ends, purpose, connections: 1, back: false };
         let mut edges = Edges::default();
@@ -393,8 +413,12 @@ mod tests {
         assert!(!edges.plan([wanted((a, b), Purpose::Mesh)], GroupEpoch(2)));
         edges.note_up(b, &name);
         assert!(edges.get((a, b)).unwrap().is_up());
+        assert!(edges.plan([wanted((a, b), Purpose::Ring)], GroupEpoch(3)), "it is for something else");
+        assert!(edges.ring_has((a, b), LinkGeneration(1)) && edges.get((a, b)).unwrap().is_up());
+        assert!(edges.plan([Wanted { connections: 2, ..wanted((a, b), Purpose::Mesh) }], GroupEpoch(3)));
+        assert!(!edges.get((a, b)).unwrap().is_up(), "it has another number of connections");
         assert!(edges.plan([wanted((a, b), Purpose::Ring)], GroupEpoch(3)));
-        assert!(edges.ring_has((a, b), LinkGeneration(3)) && !edges.get((a, b)).unwrap().is_up());
+        assert!(edges.ring_has((a, b), LinkGeneration(3)), "it did not stand");
         edges.get_mut((a, b)).unwrap().rebuild = true;
         assert!(edges.plan([wanted((a, b), Purpose::Ring)], GroupEpoch(4)));
         assert!(edges.ring_has((a, b), LinkGeneration(4)));

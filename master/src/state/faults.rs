@@ -213,13 +213,15 @@ impl Group {
             return self.fault_beside_ring(roll, out, purpose, (&named, fault.stalled_ms));
         }
         edge.rebuild = true;
-        let edge_generation = edge.generation;
+        let (edge_generation, served) = (edge.generation, edge.since);
         let text = fault.text.to_string();
         let severity = self.net.edges.marks.get(&ends).map_or(severity, |mark| mark.severity.max(severity));
         self.net.edges.marks.insert(ends, Mark { until, severity, text: fault.text });
-        // An attempt runs on this edge if the edge is as old as the attempt's ring: an edge stays from ring to ring or
-        // is built anew.
-        let is_user = |id: OpId, _: Algorithm| id.tag.pair.is_none() && edge_generation.0 <= id.epoch.0;
+        // An edge goes on from ring to ring or is built anew. One that was of the mesh before carried what used that.
+        let is_user = |id: OpId, algorithm: Algorithm| {
+            let is_old = edge_generation.0 <= id.epoch.0 && algorithm.uses_mesh();
+            id.tag.pair.is_none() && (served <= id.epoch || is_old)
+        };
         let broken = BrokenEdge {
             ends,
             generation: edge_generation,

@@ -74,19 +74,24 @@ impl Mesh {
 
 impl Net {
     /// The edges of the mesh for a ring in this order, but for those that nobody can dial: none while a fault between
-    /// two of its members is remembered, or if even the ring needs the relay. An edge that failed is built anew: its
-    /// connections are not to be used again, even if one of its ends has not noticed.
-    pub(super) fn plan_mesh(&mut self, dials: &Dials, order: &[PeerId], now: Timestamp) -> Vec<Wanted> {
-        for ends in self.mesh.faults.keys() {
-            if let Some(edge) = self.edges.get_mut(*ends).filter(|edge| edge.purpose == Purpose::Mesh) {
-                edge.rebuild = true;
-            }
-        }
+    /// two of its members is remembered, or if even the ring needs the relay. `wish` says how many connections the ring
+    /// would have from a member, for a ring that takes an edge of the mesh over when somebody has gone.
+    pub(super) fn plan_mesh(
+        &mut self,
+        dials: &Dials,
+        order: &[PeerId],
+        wish: impl Fn(PeerId) -> u16,
+        now: Timestamp,
+    ) -> Vec<Wanted> {
         let is_possible = self.mesh.is_possible(order, now);
         let is_here = |ends: &EdgeEnds| order.contains(&ends.0) && order.contains(&ends.1);
         self.mesh.faults.retain(|ends, until| *until > now && is_here(ends));
-        // One connection: what goes over it is small, or one of many at the same time.
-        let wanted = |ends| Wanted { ends, purpose: Purpose::Mesh, connections: 1, back: false };
+        // As many as the path asks for, or one: what goes over it is small, or one of many at the same time.
+        let is_small = order.len() <= limits::ALWAYS_MESH_RANKS;
+        let wanted = |ends: EdgeEnds| {
+            let connections = u16::from(!is_small || wish(ends.0) != 0);
+            Wanted { ends, purpose: Purpose::Mesh, connections, back: false }
+        };
         let may_meet =
             |ends: &EdgeEnds| !dials.is_relayed(ends.0, ends.1) && dials.dialer(ends.0, ends.1).is_some();
         if is_possible && !dials.need_relay(order) {
@@ -102,7 +107,7 @@ impl Net {
     }
 
     /// Every member has said that all of its edges stand, and none has failed since.
-    fn mesh_stands(&self) -> bool {
+    pub(super) fn mesh_stands(&self) -> bool {
         self.has_mesh() && self.mesh.faults.is_empty() && self.edges.all_up(Purpose::Mesh)
     }
 
@@ -124,6 +129,7 @@ impl Group {
         let (ends, generation) = ((fault.from, fault.to), fault.generation);
         out.changed = true;
         let is_new = self.net.mesh.add_fault(ends, roll.now, roll.options.forbidden_expiry);
+        self.net.edges.note_failed(ends, generation);
         if stalled_ms > 0 {
             let text = Text::new(fault.text.as_str());
             let broken = BrokenEdge { ends, generation, stalled_ms, is_final: true, text };

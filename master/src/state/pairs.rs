@@ -143,6 +143,7 @@ impl Group {
         out.changed = true;
         let ends = (fault.from, fault.to);
         self.net.pairs.failed.insert(ends, (until, fault.text.clone()));
+        self.net.edges.note_failed(ends, fault.generation);
         if stalled_ms > 0 {
             let (generation, text) = (fault.generation, fault.text.clone());
             let broken = BrokenEdge { ends, generation, stalled_ms, is_final: true, text };

@@ -97,7 +97,7 @@ impl Group {
         let partial = !dials.barred(order).is_empty();
         let is_wanted = large.is_worth_a_mesh() || order.len() <= limits::ALWAYS_MESH_RANKS;
         let (large, mesh) = match is_wanted {
-            true => (large, self.net.plan_mesh(&dials, order, now)),
+            true => (large, self.net.plan_mesh(&dials, order, |id| wish(&id), now)),
             // Nobody exchanges anything.
             false => (Large::ring(), Vec::new()),
         };
@@ -112,8 +112,8 @@ impl Group {
         self.work.end_what_has_no_edge(&self.net.edges);
         self.ring = order.to_vec();
         self.next.is_due = false;
-        // A mesh that stands goes on, and another one has yet to stand.
-        let mesh = self.net.paths.mesh && !is_new;
+        // A mesh that stands goes on, also as that of fewer members, and another one has yet to stand.
+        let mesh = (self.net.paths.mesh && !is_new) || (self.ring_ready(roll) && self.net.mesh_stands());
         let (pairwise, by_sites) =
             (large.schedule == Algorithm::Pairwise, large.schedule == Algorithm::Sites);
         self.net.paths = Paths { mesh, one_host, pairwise, partial, sites: large.has_sites(), by_sites };

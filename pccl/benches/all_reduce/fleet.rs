@@ -40,6 +40,8 @@ pub(crate) struct Setup<'a> {
     /// The run has a key, and its tensors travel so.
     pub(crate) keyed: Option<WireMode>,
     pub(crate) memory: Memory,
+    /// Rates are measured before anything else.
+    pub(crate) optimize: bool,
 }
 
 /// What outlives the process of a master.
@@ -55,8 +57,8 @@ pub(crate) enum Memory {
 impl Setup<'_> {
     /// Peers on this machine, without a key, and a master that nothing outlives.
     pub(crate) fn here(args: &Args, peers: usize) -> Self {
-        let (checksums, pool) = (args.checksums, args.pool);
-        Self { lab: None, peers, checksums, pool, keyed: None, memory: Memory::Nothing }
+        let Args { checksums, pool, optimize, .. } = *args;
+        Self { lab: None, peers, checksums, pool, keyed: None, memory: Memory::Nothing, optimize }
     }
 }
 
@@ -129,7 +131,7 @@ impl Drop for Journal {
 impl Fleet {
     /// Starts the processes and connects them.
     pub(crate) fn start(setup: Setup<'_>) -> Result<Self, Box<dyn Error>> {
-        let Setup { lab, peers, checksums, pool, keyed, memory } = setup;
+        let Setup { lab, peers, checksums, pool, keyed, memory, optimize } = setup;
         let journal = (memory == Memory::Journal).then(Journal::create).transpose()?;
         let key = keyed.map(|_| RunKey::generate()).transpose()?;
         let start = |host: usize, arguments: &[String]| {
@@ -170,6 +172,9 @@ impl Fleet {
             peer.process.tell(&ports[(index + 1) % ports.len()])?;
         }
         fleet.peers.iter_mut().try_for_each(is_ready)?;
+        if optimize {
+            fleet.measure("optimize")?;
+        }
         Ok(fleet)
     }
 

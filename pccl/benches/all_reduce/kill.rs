@@ -107,8 +107,9 @@ fn case(args: &Args) -> Result<&'static Case, String> {
 /// Measures `args.rounds` late deaths for each size, with and without segments in turns.
 fn late_deaths(args: &Args, setup: Setup<'_>, pieces: usize) -> Result<(), Box<dyn Error>> {
     println!(
-        "{PEERS} peers, float32, sum, in place, in one piece and in {pieces} segments; one is killed after {LATE} of \
-         the time of an undisturbed operation; ratio: to an undisturbed one of the survivors in one piece"
+        "{PEERS} peers, float32, sum, in place, in one piece and in {pieces} segments{}; one is killed after \
+         {LATE} of the time of an undisturbed operation; ratio: to an undisturbed one of the survivors in one piece",
+        if args.optimize { ", after optimize_topology" } else { "" }
     );
     println!(
         "{:<12}{:<10}{:>14}{:>14}{:>14}{:>8}{:>8}{:>8}",

@@ -83,6 +83,9 @@ struct Args {
     /// between far hosts.
     #[arg(long, requires = "kill", value_name = "N", num_args = 0..=1, default_missing_value = "16")]
     segments: Option<usize>,
+    /// With `--segments`: rates are measured before, so that data travels as the planner finds best.
+    #[arg(long, requires = "segments")]
+    optimize: bool,
     /// With `--segments`: what is kept of the rate instead if a peer is killed and replaced each so many seconds.
     #[arg(long, requires = "segments", value_name = "SECONDS")]
     replace_every: Option<u64>,

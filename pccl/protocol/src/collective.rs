@@ -219,7 +219,8 @@ wire_struct! {
     /// for different segments, and for tensors that are cut in different ways, do not match.
     #[derive(Copy)]
     pub struct Cut {
-        /// Number of the segment, from 0.
+        /// Number of the segment, from 1. 0 is an operation without elements, before the segments of a tensor that has
+        /// several: whether all cut alike shows by that.
         pub segment: u32,
         /// Most bytes of a segment, as the caller has given it.
         pub segment_bytes: u64,

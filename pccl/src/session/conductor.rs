@@ -151,7 +151,8 @@ impl Conductor {
         let wanted = ends_of(&plan, rank);
         self.close_ends(shared, |is_out, name| wanted.contains_key(&(is_out, name)));
         for ((is_out, name), (edge, other)) in wanted {
-            self.ends.entry((is_out, name)).or_insert_with(|| {
+            let known = self.ends.entry((is_out, name)).and_modify(|end| end.purpose = edge.purpose);
+            known.or_insert_with(|| {
                 let end = End {
                     state: State::Building,
                     connections: edge.connections,

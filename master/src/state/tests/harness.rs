@@ -64,6 +64,8 @@ pub(super) struct Rig {
     pub(super) answers_for_ports: bool,
     confirmed: BTreeMap<u64, GroupEpoch>,
     groups: BTreeMap<u64, u32>,
+    /// Connections that members ask for.
+    pub(super) pool: u16,
 }
 
 impl Rig {
@@ -87,6 +89,7 @@ impl Rig {
             answers_for_ports: true,
             confirmed: BTreeMap::new(),
             groups: BTreeMap::new(),
+            pool: register(0).pool_connections,
         }
     }
 
@@ -174,7 +177,7 @@ impl Rig {
     pub(super) fn register(&mut self, n: u64, group: u32) {
         self.connect(n);
         self.groups.insert(n, group);
-        self.send(n, C2m::Register(register(group)));
+        self.send(n, C2m::Register(Register { pool_connections: self.pool, ..register(group) }));
     }
 
     pub(super) fn die(&mut self, n: u64) {

@@ -241,6 +241,72 @@ fn the_end_of_a_peer_is_no_fault_of_the_others_mesh_and_edges_that_stay_are_kept
     rig.commence_by(op, Algorithm::Direct);
 }
 
+/// What the last plan of client 1 has for an edge between two clients, and its generation.
+fn planned(rig: &Rig, from: u64, to: u64) -> (Purpose, LinkGeneration) {
+    let plan = &rig.plans[&1];
+    let ends = [from, to].map(|n| plan.rank_of(rig.peers[&n]).expect("a member"));
+    let is_it = |edge: &&PlanEdge| [edge.from, edge.to].map(usize::from) == ends;
+    plan.edges.iter().find(is_it).map(|edge| (edge.purpose, edge.generation)).expect("an edge")
+}
+
+/// Four members whose edges have as many connections as they ask for, and those in the order of the ring.
+fn meshed(pool: u16) -> (Rig, [u64; 4]) {
+    let mut rig = Rig::new();
+    rig.pool = pool;
+    rig.join(&[1, 2, 3, 4], 0);
+    all_meshed(&mut rig);
+    let ring = rig.ring(0).try_into().expect("all four");
+    (rig, ring)
+}
+
+#[test]
+fn the_ring_takes_over_an_edge_of_the_mesh_and_one_plan_says_that_both_stand() {
+    for pool in [0, 1] {
+        let (mut rig, [a, b, c, d]) = meshed(pool);
+        let (before, epoch) = (planned(&rig, c, a), rig.epoch(a));
+        assert_eq!(before.0, Purpose::Mesh);
+        rig.die(d);
+        assert_eq!(planned(&rig, c, a), (Purpose::Ring, before.1), "{pool}");
+        let plan = &rig.plans[&a];
+        assert!(plan.paths.mesh && plan.epoch.0 == epoch.0 + 1, "{pool}");
+        // Nobody has anything to report.
+        let op = rig.op(a, 7, 0);
+        for n in [a, b, c] {
+            rig.initiate(n, op);
+        }
+        assert!(matches!(rig.answer(a), M2c::Commence(commence) if commence.algorithm == Algorithm::Direct));
+    }
+    // With other numbers of connections the ring builds its own.
+    let (mut rig, [a, _, c, d]) = meshed(2);
+    rig.die(d);
+    assert_eq!(planned(&rig, c, a), (Purpose::Ring, LinkGeneration(rig.epoch(a).0)));
+    assert!(!rig.plans[&a].paths.mesh);
+}
+
+#[test]
+fn an_edge_of_the_mesh_that_has_failed_is_not_taken_over() {
+    let (mut rig, [a, _, c, d]) = meshed(0);
+    let edge = mesh_edge(&rig, a, c, a).expect("planned");
+    report(&mut rig, a, Some(fault_of(edge, "reset")));
+    rig.die(d);
+    assert_eq!(planned(&rig, c, a), (Purpose::Ring, LinkGeneration(rig.epoch(a).0)));
+}
+
+#[test]
+fn an_edge_that_was_taken_over_and_breaks_is_built_anew_for_the_ring() {
+    let (mut rig, [a, b, c, d]) = meshed(0);
+    let op = rig.op(a, 7, 0);
+    rig.commence_by(op, Algorithm::Direct);
+    rig.die(d);
+    [a, b, c].into_iter().for_each(|n| drop(rig.take(n)));
+    let (_, generation) = planned(&rig, c, a);
+    let (from, to) = (rig.peers[&c], rig.peers[&a]);
+    rig.broken(a, fault_of(EdgeName { from, to, generation }, "reset"));
+    rig.pass(1000, &[a, b, c]);
+    assert_eq!(planned(&rig, c, a), (Purpose::Ring, LinkGeneration(rig.epoch(a).0)));
+    assert!(rig.accepted().len() == 3, "it costs nobody the place");
+}
+
 fn beat(stalled: Vec<StalledEdge>, sent: Vec<EdgeBytes>, received: Vec<EdgeBytes>) -> C2m {
     let (call, call_ms, operation, moved_bytes) =
         (CallKind::Collective(CollectiveKind::AllReduce), 0, None, 0);

@@ -208,7 +208,10 @@ impl Control {
             frames.extend_from_slice(&frame);
             sent.push(packet, frame);
         }
-        if let Err(error) = socket.send(&frames, Some(Instant::now() + SEND_TIMEOUT)) {
+        // A connection that has ended tells everybody itself.
+        if let Err(error) = socket.send(&frames, Some(Instant::now() + SEND_TIMEOUT))
+            && error.kind() == std::io::ErrorKind::TimedOut
+        {
             let name = packets.first().map_or("", C2m::name);
             socket.break_off(&format!("cannot send {name} to the master: {error}"));
         }

@@ -285,6 +285,36 @@ fn what_came_before_the_end_can_still_be_taken() {
 }
 
 #[test]
+fn what_came_before_the_end_is_read_though_sending_found_the_end() {
+    // The reading thread is busy with the first packet until the end has been found.
+    let (at_first, first) = unbounded();
+    let (go_on, gate) = unbounded::<()>();
+    let tap: TapFn<Packet> = Box::new(move |kind, body| {
+        if kind == 1 {
+            at_first.send(()).unwrap();
+            gate.recv().unwrap();
+        }
+        kept(kind, body)
+    });
+    let (socket, mut other, ends) = reporting(config(), tap);
+    other.write_all(&packet(1, b"")).unwrap();
+    first.recv_timeout(PATIENCE).unwrap();
+    other.write_all(&packet(2, b"last words")).unwrap();
+    drop(other);
+    let deadline = soon();
+    let error = loop {
+        assert!(Instant::now() < deadline, "sending goes on");
+        if let Err(error) = socket.send(&packet(3, &[0; 1000]), deadline) {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("sending failed"), "{error}");
+    go_on.send(()).unwrap();
+    assert_eq!(socket.recv_match(soon(), of_kind(2)).unwrap(), b"last words");
+    ends.recv_timeout(PATIENCE).unwrap();
+}
+
+#[test]
 fn malformed_bytes_end_the_connection_with_a_reason() {
     for bytes in [&[0, 0, 0, 1, 9][..], &[0; 4], &[0xff; 6], b"GET / HTTP/1.1\r\n\r\n"] {
         let (socket, mut other, ends) = reporting(config(), keep());

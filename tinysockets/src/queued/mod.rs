@@ -190,6 +190,8 @@ impl<T: Send + 'static> QueuedSocket<T> {
     /// `TimedOut` before the first byte leaves the connection as it was; in the middle of the frames it closes it,
     /// since nothing behind half a frame could be understood. After the end of the connection the error is
     /// `NotConnected` and carries the [`CloseReason`].
+    ///
+    /// If the other side has gone, what it sent before is still read, and the end is known when that has come.
     pub fn send(&self, bytes: &[u8], deadline: impl Into<Option<Instant>>) -> io::Result<()> {
         let deadline = deadline.into();
         let turn = match deadline {
@@ -214,8 +216,13 @@ impl<T: Send + 'static> QueuedSocket<T> {
                     return Err(error);
                 }
                 Err(error) => {
-                    let reason = self.shared.end(CloseReason::Io(format!("sending failed: {error}")));
-                    return Err(io::Error::new(error.kind(), reason));
+                    let reason = CloseReason::Io(format!("sending failed: {error}"));
+                    if is_gone(&error) && self.close_reason().is_none() {
+                        // What it sent before can still be read; behind it is the end.
+                        self.recall();
+                        return Err(io::Error::new(error.kind(), reason));
+                    }
+                    return Err(io::Error::new(error.kind(), self.shared.end(reason)));
                 }
             }
         }
@@ -322,6 +329,15 @@ impl<T: Send + 'static> fmt::Debug for QueuedSocket<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuedSocket").field("remote_addr", &self.remote_addr).finish_non_exhaustive()
     }
+}
+
+/// Whether a failed send says that the other side has closed the connection, or that the way to it is broken: then no
+/// more than what has come already can be read.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted
+    )
 }
 
 /// A waiter on the list of those to be woken; dropping it takes it off.

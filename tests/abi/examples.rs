@@ -1,4 +1,4 @@
-//! The examples in C and C++.
+//! The examples in C and C++, and the peer of a bench.
 
 use crate::{
     build::{Language, compile},
@@ -19,6 +19,32 @@ fn the_example_in_cpp_ends_with_one_model_on_all_peers() {
         // It ends well only if it has found the curve.
         assert!(train(&path).contains("x^3"));
     }
+}
+
+#[test]
+fn the_peer_of_the_bench_reduces_by_every_schedule() {
+    let source = "pccl/benches/all_reduce/peer.c";
+    let path = compile(Language::C99, source, "bench-peer").expect("a C compiler");
+    let (_master, port) = master();
+    let arguments = |pool: usize| {
+        let words = format!("--child --master 127.0.0.1:{port} --peers 3 --pool {pool}");
+        words.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut peers: Vec<Program> = (0..3).map(|pool| Program::start(&path, &arguments(pool))).collect();
+    for peer in &mut peers {
+        assert_eq!(peer.line(), "0");
+        peer.tell("127.0.0.1:1");
+    }
+    peers.iter_mut().for_each(|peer| assert_eq!(peer.line(), "ready"));
+    for schedule in 0..4 {
+        peers.iter_mut().for_each(|peer| peer.tell(&format!("scheduled {schedule} 400000 2")));
+        for peer in &mut peers {
+            let line = peer.line();
+            let numbers: Vec<f64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
+            assert!(numbers.len() == 2 && numbers[0] > 0.0, "{line}");
+        }
+    }
+    peers.iter_mut().for_each(Program::finish);
 }
 
 /// Runs three peers; returns what they all say at the end.

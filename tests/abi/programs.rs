@@ -54,12 +54,18 @@ impl Program {
 
     /// Lets it go on.
     pub(crate) fn go(&mut self) {
-        let input = self.input.as_mut().expect("open");
-        input.write_all(b"go\n").and_then(|()| input.flush()).expect("it listens");
+        self.tell("go");
     }
 
-    /// Waits for its end, which has to be a good one.
+    /// Writes a line to its standard input.
+    pub(crate) fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("open");
+        writeln!(input, "{line}").and_then(|()| input.flush()).expect("it listens");
+    }
+
+    /// Ends its input and waits for its end, which has to be a good one.
     pub(crate) fn finish(&mut self) {
+        drop(self.input.take());
         let status = self.child.wait().expect("it can be waited for");
         assert!(status.success(), "{status}");
     }

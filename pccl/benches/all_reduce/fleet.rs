@@ -6,7 +6,7 @@ use pccl_testkit::{lab::Lab, process::Partner, usage::clock_seconds};
 use std::{
     error::Error,
     fs, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Command},
     sync::{
         atomic::{AtomicU32, Ordering},
@@ -42,6 +42,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) memory: Memory,
     /// Rates are measured before anything else.
     pub(crate) optimize: bool,
+    /// What the peers are; none: this program.
+    pub(crate) program: Option<&'a Path>,
 }
 
 /// What outlives the process of a master.
@@ -54,11 +56,12 @@ pub(crate) enum Memory {
     Standbys(usize),
 }
 
-impl Setup<'_> {
+impl<'a> Setup<'a> {
     /// Peers on this machine, without a key, and a master that nothing outlives.
-    pub(crate) fn here(args: &Args, peers: usize) -> Self {
+    pub(crate) fn here(args: &'a Args, peers: usize) -> Self {
         let Args { checksums, pool, optimize, .. } = *args;
-        Self { lab: None, peers, checksums, pool, keyed: None, memory: Memory::Nothing, optimize }
+        let (memory, program) = (Memory::Nothing, args.peer.as_deref());
+        Self { lab: None, peers, checksums, pool, keyed: None, memory, optimize, program }
     }
 }
 
@@ -87,6 +90,7 @@ pub(crate) struct Fleet {
 
 /// How processes are started.
 struct Recipe {
+    program: PathBuf,
     key: Option<RunKey>,
     arguments: Vec<String>,
 }
@@ -94,8 +98,8 @@ struct Recipe {
 impl Recipe {
     /// Starts a process on a host of a laboratory, or here.
     fn start(&self, lab: Option<&Lab>, host: usize) -> io::Result<Partner> {
-        let program = std::env::current_exe()?;
-        let mut command = lab.map_or_else(|| Command::new(&program), |lab| lab.command(host, &program));
+        let program = &self.program;
+        let mut command = lab.map_or_else(|| Command::new(program), |lab| lab.command(host, program));
         command.args(&self.arguments).env_remove(KEY_VARIABLE);
         command.envs(self.key.as_ref().map(|key| (KEY_VARIABLE, key.to_text())));
         Partner::start(command)
@@ -131,11 +135,13 @@ impl Drop for Journal {
 impl Fleet {
     /// Starts the processes and connects them.
     pub(crate) fn start(setup: Setup<'_>) -> Result<Self, Box<dyn Error>> {
-        let Setup { lab, peers, checksums, pool, keyed, memory, optimize } = setup;
+        let Setup { lab, peers, checksums, pool, keyed, memory, optimize, program } = setup;
+        let own = std::env::current_exe()?;
         let journal = (memory == Memory::Journal).then(Journal::create).transpose()?;
         let key = keyed.map(|_| RunKey::generate()).transpose()?;
         let start = |host: usize, arguments: &[String]| {
-            Recipe { key: key.clone(), arguments: arguments.to_vec() }.start(lab, host)
+            let (program, key) = (own.clone(), key.clone());
+            Recipe { program, key, arguments: arguments.to_vec() }.start(lab, host)
         };
         // The hosts of the peers come first.
         let address = address_of(lab, peers);
@@ -159,7 +165,8 @@ impl Fleet {
         let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), listens.clone()];
         arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
         arguments.extend(checksums.then(|| "--checksums".to_owned()));
-        let peer = Recipe { key, arguments };
+        let program = program.map_or_else(|| own.clone(), Path::to_owned);
+        let peer = Recipe { program, key, arguments };
         let started = (0..peers).map(|host| Ok(Member { host, process: peer.start(lab, host)? }));
         let started = started.collect::<io::Result<Vec<_>>>()?;
         let newcomers = Vec::new();

@@ -13,8 +13,14 @@ use std::{error::Error, io, thread, time::Duration};
 
 const PEERS: usize = 4;
 
-/// When a peer dies, in parts of an undisturbed operation.
+/// When a peer dies, in parts of an undisturbed operation; in the mean of several deaths.
 const LATE: f64 = 0.9;
+
+/// When it dies in one of so many rounds. What is lost depends on how far the segments in flight are, which end two at
+/// a time; so the moments are spread evenly over the time of two.
+fn moment(round: usize, rounds: usize, pieces: usize) -> f64 {
+    LATE + ((round as f64 + 0.5) / rounds as f64 - 0.5) * 2.0 / pieces as f64
+}
 
 /// One death.
 struct Death {
@@ -108,7 +114,7 @@ fn case(args: &Args) -> Result<&'static Case, String> {
 fn late_deaths(args: &Args, setup: Setup<'_>, pieces: usize) -> Result<(), Box<dyn Error>> {
     println!(
         "{PEERS} peers, float32, sum, in place, in one piece and in {pieces} segments{}; one is killed after \
-         {LATE} of the time of an undisturbed operation; ratio: to an undisturbed one of the survivors in one piece",
+         about {LATE} of the time of an undisturbed operation; ratio: to an undisturbed one of the survivors in one piece",
         if args.optimize { ", after optimize_topology" } else { "" }
     );
     println!(
@@ -119,9 +125,10 @@ fn late_deaths(args: &Args, setup: Setup<'_>, pieces: usize) -> Result<(), Box<d
         let bytes = mib << 20;
         let ways = [("whole", 0), ("segments", bytes.div_ceil(pieces))];
         let mut all = [const { Vec::new() }; 2];
-        for _ in 0..args.rounds {
+        for round in 0..args.rounds {
+            let part = moment(round, args.rounds, pieces);
             for ((_, segment_bytes), late) in ways.iter().zip(&mut all) {
-                late.extend(late_death(setup, bytes, *segment_bytes)?);
+                late.extend(late_death(setup, bytes, *segment_bytes, part)?);
             }
         }
         for ((name, _), late) in ways.iter().zip(&all) {
@@ -157,8 +164,13 @@ impl Late {
     }
 }
 
-/// `None`: the operation was over before the kill.
-fn late_death(setup: Setup<'_>, bytes: usize, segment_bytes: usize) -> Result<Option<Late>, Box<dyn Error>> {
+/// A death after this part of an undisturbed operation. `None`: the operation was over before the kill.
+fn late_death(
+    setup: Setup<'_>,
+    bytes: usize,
+    segment_bytes: usize,
+    part: f64,
+) -> Result<Option<Late>, Box<dyn Error>> {
     let mut fleet = Fleet::start(setup)?;
     let (command, whole) = (format!("whole {bytes} {segment_bytes}"), format!("whole {bytes} 0"));
     // The first one touches the memory for the first time, and new connections start slowly.
@@ -166,7 +178,7 @@ fn late_death(setup: Setup<'_>, bytes: usize, segment_bytes: usize) -> Result<Op
     let undisturbed_seconds = undisturbed(&mut fleet, &command)?;
     fleet.tell_all(&command)?;
     // The moment is what is measured.
-    thread::sleep(Duration::from_secs_f64(LATE * undisturbed_seconds));
+    thread::sleep(Duration::from_secs_f64(part * undisturbed_seconds));
     fleet.kill_last()?;
     let answers = fleet.answers()?;
     let longest = |of: fn(&(f64, f64)) -> f64| answers.iter().map(of).fold(0.0, f64::max);

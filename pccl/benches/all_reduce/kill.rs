@@ -114,7 +114,8 @@ fn case(args: &Args) -> Result<&'static Case, String> {
 fn late_deaths(args: &Args, setup: Setup<'_>, pieces: usize) -> Result<(), Box<dyn Error>> {
     println!(
         "{PEERS} peers, float32, sum, in place, in one piece and in {pieces} segments{}; one is killed after \
-         about {LATE} of the time of an undisturbed operation; ratio: to an undisturbed one of the survivors in one piece",
+         about {LATE} of the time of an undisturbed operation; ratio: to an undisturbed one of the survivors in one \
+         piece",
         if args.optimize { ", after optimize_topology" } else { "" }
     );
     println!(

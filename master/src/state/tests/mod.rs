@@ -18,6 +18,7 @@ mod optimize;
 mod outbound;
 mod paces;
 mod pairs;
+mod patience;
 mod reach;
 mod revisions;
 mod ring;

@@ -29,3 +29,4 @@ mod stalls;
 mod status;
 mod straggler;
 mod sync;
+mod sync_end;

@@ -77,18 +77,8 @@ impl World {
             });
         }
         let moved_bytes = self.moved_bytes(slot);
-        let beat = Beat {
-            sequence,
-            call,
-            call_ms: 0,
-            operation,
-            moved_bytes,
-            stalled,
-            sent,
-            received,
-            busy: Vec::new(),
-            fetch: None,
-        };
+        let beat =
+            Beat { sequence, call, operation, moved_bytes, stalled, sent, received, ..Beat::default() };
         let client = &self.clients[slot];
         if client.peer.is_some() && client.call != Call::Leaving {
             self.send(slot, C2m::Beat(beat));

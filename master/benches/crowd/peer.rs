@@ -1,9 +1,7 @@
 //! One light peer: a control connection without a thread, whose owner hands it what arrives.
 
 use mio::net::TcpStream;
-use pccl_protocol::{
-    Beat, C2m, CallKind, GroupId, GroupPlan, M2c, Name, PeerId, Register, limits::MAX_PACKET_BYTES,
-};
+use pccl_protocol::{Beat, C2m, GroupId, GroupPlan, M2c, Name, PeerId, Register, limits::MAX_PACKET_BYTES};
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
@@ -105,18 +103,7 @@ impl Peer {
         self.beats += 1;
         self.next_beat = now + Duration::from_secs(1);
         self.open.push_back(now);
-        self.send(&C2m::Beat(Beat {
-            sequence: self.beats,
-            call: CallKind::None,
-            call_ms: 0,
-            operation: None,
-            moved_bytes: 0,
-            stalled: Vec::new(),
-            sent: Vec::new(),
-            received: Vec::new(),
-            busy: Vec::new(),
-            fetch: None,
-        }));
+        self.send(&C2m::Beat(Beat { sequence: self.beats, ..Beat::default() }));
     }
 
     /// Reads all that has come; to the end of the stream if it `is_over`.

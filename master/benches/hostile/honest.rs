@@ -1,7 +1,7 @@
 //! Peers that keep to the protocol, one that falls silent, and somebody who asks for the status.
 
 use pccl_protocol::{
-    Beat, C2m, CallKind, EdgeReport, GroupId, M2c, Name, PeerId, Purpose, Register, limits::MAX_PACKET_BYTES,
+    Beat, C2m, EdgeReport, GroupId, M2c, Name, PeerId, Purpose, Register, limits::MAX_PACKET_BYTES,
 };
 use std::{
     net::{SocketAddr, TcpStream},
@@ -156,18 +156,7 @@ pub(crate) fn registration() -> C2m {
 }
 
 pub(crate) fn beat(sequence: u64) -> C2m {
-    C2m::Beat(Beat {
-        sequence,
-        call: CallKind::None,
-        call_ms: 0,
-        operation: None,
-        moved_bytes: 0,
-        stalled: Vec::new(),
-        sent: Vec::new(),
-        received: Vec::new(),
-        busy: Vec::new(),
-        fetch: None,
-    })
+    C2m::Beat(Beat { sequence, ..Beat::default() })
 }
 
 /// Has the master accept a connection as one for control.

@@ -80,22 +80,11 @@ fn first_frame_end(held: &[u8]) -> Result<Option<usize>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pccl_protocol::{Beat, CallKind, Nothing, RequestId};
+    use pccl_protocol::{Beat, Nothing, RequestId};
     use proptest::prelude::*;
 
     fn beat(sequence: u64) -> C2m {
-        C2m::Beat(Beat {
-            sequence,
-            call: CallKind::None,
-            call_ms: 0,
-            operation: None,
-            moved_bytes: 0,
-            stalled: Vec::new(),
-            sent: Vec::new(),
-            received: Vec::new(),
-            busy: Vec::new(),
-            fetch: None,
-        })
+        C2m::Beat(Beat { sequence, ..Beat::default() })
     }
 
     #[test]

@@ -67,6 +67,7 @@ mod tests;
 
 pub use snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
 pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
+pub use verdicts::{NEW_PLAN, NO_STATE};
 
 use crate::topology::Answer;
 use admit::Standing;

@@ -4,6 +4,7 @@ use super::fetches::{Failures, judge};
 use super::group::{Group, Loss, Sync, SyncVoter, VoterReport};
 use super::loans::Agreed;
 use super::roll::Roll;
+use super::verdicts::NO_STATE;
 use super::{MasterState, Timestamp};
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, SourceFault, SyncComplete, SyncId,
@@ -141,7 +142,7 @@ impl MasterState {
             let only = culprits.spared.iter().filter(|source| all[id].iter().any(|one| one.0 == **source));
             let only: Vec<String> = only.map(|source| self.state_address(*id, *source)).collect();
             let text = match only.is_empty() {
-                true => format!("it could not fetch the shared state: {text}"),
+                true => format!("it {NO_STATE}: {text}"),
                 false => format!(
                     "nobody could fetch the shared state, of which {} holds the only copy; open that port there: \
                      {text}",
@@ -177,9 +178,7 @@ impl MasterState {
     pub(super) fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
         let reporter = self.roll.name_of(id);
         let detail = match &voter.report {
-            VoterReport::Failed { text, .. } => {
-                format!("{reporter} could not fetch the shared state: {text}")
-            }
+            VoterReport::Failed { text, .. } => format!("{reporter} {NO_STATE}: {text}"),
             VoterReport::Awaited | VoterReport::Ready => String::new(),
         };
         let source = lost.iter().find(|loss| voter.sources.contains(&loss.culprit.peer));

@@ -5,6 +5,7 @@ use super::group::{BrokenEdge, Completion, Loss, Op};
 use super::history::History;
 use super::ops::Ops;
 use super::types::Timestamp;
+use super::verdicts::NEW_PLAN;
 use pccl_protocol::{Algorithm, Complete, GroupEpoch, OpId, Outcome, Pair, PeerId, Text};
 
 /// See the module's documentation.
@@ -90,7 +91,7 @@ impl Work {
             let (ends, generation) = ((pair.from, pair.to), *generation);
             let is_gone = edges.named(ends, generation).is_none();
             if is_gone {
-                let text = Text::new("a new plan of the group replaced its connections");
+                let text = Text::new(NEW_PLAN);
                 broken.push(BrokenEdge { ends, generation, stalled_ms: 0, is_final: true, text });
             }
             is_gone

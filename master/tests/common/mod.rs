@@ -3,8 +3,8 @@
 
 use pccl_master::{Master, MasterConfig};
 use pccl_protocol::{
-    Beat, C2m, CallKind, EdgeReport, GroupId, GroupPlan, KickReason, M2c, Name, PeerId, Purpose, Register,
-    Registered, RequestId, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
+    Beat, C2m, EdgeReport, GroupId, GroupPlan, KickReason, M2c, Name, PeerId, Purpose, Register, Registered,
+    RequestId, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
 };
 use std::{
     io::{self, Read, Write},
@@ -69,18 +69,7 @@ pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 
 /// A beat that says nothing.
 pub(crate) fn beat(sequence: u64) -> C2m {
-    C2m::Beat(Beat {
-        sequence,
-        call: CallKind::None,
-        call_ms: 0,
-        operation: None,
-        moved_bytes: 0,
-        stalled: Vec::new(),
-        sent: Vec::new(),
-        received: Vec::new(),
-        busy: Vec::new(),
-        fetch: None,
-    })
+    C2m::Beat(Beat { sequence, ..Beat::default() })
 }
 
 /// A registration for `group`.

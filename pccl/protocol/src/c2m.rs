@@ -133,7 +133,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Sign of life of a peer's I/O thread.
+    /// Sign of life of a peer's I/O thread. The default is that of a peer that is in no call and has no edges.
+    #[derive(Default)]
     pub struct Beat {
         /// Counts beats; the echo carries it back.
         pub sequence: u64,

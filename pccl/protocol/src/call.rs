@@ -5,10 +5,11 @@ use std::fmt;
 use tinysockets::wire::{Decode, Encode, Reader, WireError};
 
 /// What the caller's thread is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum CallKind {
     /// Not in any call.
+    #[default]
     None,
     /// `connect`.
     Connect,

@@ -1,6 +1,7 @@
 //! Do verdicts name what really happened? Only peers that something was done to may be named, all peers hear the same,
 //! and some causes cannot occur at all, since nobody provokes them.
 
+use pccl_master::state::{NEW_PLAN, NO_STATE};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Verdicts that are remembered for comparison.
@@ -67,9 +68,9 @@ impl Blame {
             "TooFewPeers" | "NotConnected" | "Kicked" | "MasterLost" | "OutcomeUnknown" => return wrong,
             "EdgeBroken" if known.edge_harmed => {}
             // Something was done to a third one, and the two lose the connection of the ring that was.
-            "EdgeBroken" if known.recently && text.contains(super::NEW_PLAN) => {}
+            "EdgeBroken" if known.recently && text.contains(NEW_PLAN) => {}
             // Through a connection that was harmed nobody fetches state either.
-            "PeerDropped" if known.recently && text.contains(super::NO_STATE) => {}
+            "PeerDropped" if known.recently && text.contains(NO_STATE) => {}
             "Corruption" if known.edge_damaged => {}
             // Somebody has gone, who is named if the call was for given peers, or an edge is avoided.
             "WorldChanged" if culprits.is_empty() && known.recently => {}
@@ -163,7 +164,7 @@ mod tests {
             let failure = Failure { cause: "EdgeBroken", culprits: &[2, 3], text };
             Blame::default().check(failure, &known, |_| Standing::Innocent).len()
         };
-        let text = format!("send-recv failed while transfer: edge broken ({})", super::super::NEW_PLAN);
+        let text = format!("send-recv failed while transfer: edge broken ({NEW_PLAN})");
         assert_eq!((wrong(&text, true), wrong(&text, false), wrong("another", true)), (0, 1, 1));
     }
 

@@ -28,6 +28,7 @@ use agreement::Agreement;
 use barriers::Barriers;
 use blame::{Blame, Failure, Known, Standing};
 use edges::Edges;
+use pccl_master::state::NO_STATE;
 use progress::Progress;
 use record::{Master, Record};
 use results::Results;
@@ -38,12 +39,6 @@ use std::collections::{BTreeMap, BTreeSet};
 const TOUCH_SLACK_US: u64 = 2_000_000;
 /// Violations that are kept; one broken promise often breaks many others.
 const VIOLATIONS_MAX: usize = 100;
-
-/// What the reason of a drop says if shared state could not be fetched.
-const NO_STATE: &str = "could not fetch the shared state";
-
-/// What the failure of a transfer between two says if the ring of all was planned anew under it.
-const NEW_PLAN: &str = "a new plan of the group replaced its connections";
 
 /// How the end of a membership is called that only the end of the master explains.
 const MASTER_GONE: [&str; 3] = ["MasterLost", "OutcomeUnknown", "ConnectFailed"];

@@ -277,18 +277,7 @@ fn let_in() -> C2m {
 
 /// A sign of life.
 fn beat(sequence: u64) -> C2m {
-    C2m::Beat(Beat {
-        sequence,
-        call: CallKind::None,
-        call_ms: 0,
-        operation: None,
-        moved_bytes: 0,
-        stalled: Vec::new(),
-        sent: Vec::new(),
-        received: Vec::new(),
-        busy: Vec::new(),
-        fetch: None,
-    })
+    C2m::Beat(Beat { sequence, ..Beat::default() })
 }
 
 /// What can happen next.

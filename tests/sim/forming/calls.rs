@@ -237,21 +237,7 @@ impl World {
         let process = &mut self.all[slot];
         let Some(key) = process.conn.filter(|_| process.life == life) else { return };
         process.beats += 1;
-        let sequence = process.beats;
-        let (call, call_ms, operation, moved_bytes) = (CallKind::None, 0, None, 0);
-        let (stalled, sent, received) = (Vec::new(), Vec::new(), Vec::new());
-        let beat = Beat {
-            sequence,
-            call,
-            call_ms,
-            operation,
-            moved_bytes,
-            stalled,
-            sent,
-            received,
-            busy: Vec::new(),
-            fetch: None,
-        };
+        let beat = Beat { sequence: process.beats, ..Beat::default() };
         if process.peer != PeerId(0) {
             self.send(key, true, Event::ToMaster(key, C2m::Beat(beat)));
         }

@@ -16,18 +16,7 @@ fn until_closed(rig: &mut Rig, n: u64, packet: &C2m) -> usize {
 }
 
 fn beat() -> C2m {
-    C2m::Beat(Beat {
-        sequence: 1,
-        call: CallKind::None,
-        call_ms: 0,
-        operation: None,
-        moved_bytes: 0,
-        stalled: Vec::new(),
-        sent: Vec::new(),
-        received: Vec::new(),
-        busy: Vec::new(),
-        fetch: None,
-    })
+    C2m::Beat(Beat { sequence: 1, ..Beat::default() })
 }
 
 #[test]

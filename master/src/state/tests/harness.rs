@@ -299,22 +299,9 @@ impl Rig {
     }
 
     pub(super) fn beat(&mut self, n: u64, moved_bytes: u64) {
-        let (call, call_ms) = (CallKind::Collective(CollectiveKind::AllReduce), 100);
-        self.send(
-            n,
-            C2m::Beat(Beat {
-                sequence: 1,
-                call,
-                call_ms,
-                operation: None,
-                moved_bytes,
-                stalled: Vec::new(),
-                sent: Vec::new(),
-                received: Vec::new(),
-                busy: Vec::new(),
-                fetch: None,
-            }),
-        );
+        let call = CallKind::Collective(CollectiveKind::AllReduce);
+        let beat = Beat { sequence: 1, call, call_ms: 100, moved_bytes, ..Beat::default() };
+        self.send(n, C2m::Beat(beat));
     }
 
     pub(super) fn epoch(&self, n: u64) -> GroupEpoch {

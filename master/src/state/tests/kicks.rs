@@ -12,18 +12,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
     let me = rig.peers[&1];
     vec![
         C2m::Register(register(0)),
-        C2m::Beat(Beat {
-            sequence: 0,
-            call: CallKind::None,
-            call_ms: 0,
-            operation: None,
-            moved_bytes: 0,
-            stalled: Vec::new(),
-            sent: Vec::new(),
-            received: Vec::new(),
-            busy: Vec::new(),
-            fetch: None,
-        }),
+        C2m::Beat(Beat::default()),
         C2m::VoteTopology(VoteTopology { request: RequestId(1), wait_for_world: 0 }),
         C2m::WithdrawVote(RequestId(1)),
         C2m::VotePending(RequestId(1)),

@@ -43,11 +43,10 @@ impl Rig {
                 call_ms: 1,
                 operation: Some(CollectiveId { kind: CollectiveKind::AllReduce, op }),
                 moved_bytes: *moved,
-                stalled: Vec::new(),
                 sent: if busy(n) { Vec::new() } else { vec![bytes(next.to, next.generation)] },
                 received: vec![bytes(previous.from, previous.generation)],
                 busy: if at_work(n) { vec![work] } else { Vec::new() },
-                fetch: None,
+                ..Beat::default()
             };
             self.send(n, C2m::Beat(beat));
         }

@@ -219,11 +219,9 @@ impl Rig {
                 call_ms: 1,
                 operation: Some(CollectiveId { kind: CollectiveKind::AllReduce, op }),
                 moved_bytes: 1,
-                stalled: Vec::new(),
                 sent: others().filter(|to| !busy(n, *to)).map(|to| bytes(to, edge(n, to))).collect(),
                 received: others().map(|from| bytes(from, edge(from, n))).collect(),
-                busy: Vec::new(),
-                fetch: None,
+                ..Beat::default()
             };
             self.send(n, C2m::Beat(beat));
         }

@@ -11,23 +11,12 @@ fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
 }
 
 /// A beat of a peer in an operation, of which nothing else is said.
-fn idle() -> Beat {
-    Beat {
-        sequence: 1,
-        call: CallKind::Collective(CollectiveKind::AllReduce),
-        call_ms: 0,
-        operation: None,
-        moved_bytes: 0,
-        stalled: Vec::new(),
-        sent: Vec::new(),
-        received: Vec::new(),
-        busy: Vec::new(),
-        fetch: None,
-    }
+fn in_operation() -> Beat {
+    Beat { sequence: 1, call: CallKind::Collective(CollectiveKind::AllReduce), ..Beat::default() }
 }
 
 fn beat_about(rig: &mut Rig, from: u64, stalled: StalledEdge) {
-    rig.send(from, C2m::Beat(Beat { stalled: vec![stalled], ..idle() }));
+    rig.send(from, C2m::Beat(Beat { stalled: vec![stalled], ..in_operation() }));
 }
 
 /// Client 1 says that its edge to 2 stands still, until it is built anew; `beating` give signs of life meanwhile.
@@ -81,9 +70,9 @@ fn count(rig: &mut Rig, seconds: u64, counts: impl Fn(u64) -> (u64, u64), two_be
         let sent = EdgeBytes { peer: edge.to, generation, bytes: sent };
         let received = EdgeBytes { peer: edge.from, generation, bytes: received };
         if two_beats(second) {
-            rig.send(2, C2m::Beat(Beat { received: vec![received], ..idle() }));
+            rig.send(2, C2m::Beat(Beat { received: vec![received], ..in_operation() }));
         }
-        rig.send(1, C2m::Beat(Beat { sent: vec![sent], ..idle() }));
+        rig.send(1, C2m::Beat(Beat { sent: vec![sent], ..in_operation() }));
         rig.pass(1000, &[3]);
     }
 }
@@ -245,7 +234,7 @@ fn stand_still_at_work(rig: &mut Rig, (edge, from, to): (EdgeName, u64, u64), se
         rig.pass(1000, &rig.accepted());
         let busy_ms = busy_ms + second * 1000;
         let busy = vec![BusyEdge { from: edge.from, generation: edge.generation, busy_ms }];
-        rig.send(to, C2m::Beat(Beat { busy, ..idle() }));
+        rig.send(to, C2m::Beat(Beat { busy, ..in_operation() }));
         beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: 60_000 });
         rig.tick();
     }

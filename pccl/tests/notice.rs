@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     os::unix::process::ExitStatusExt,
     process::Command,
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -113,10 +113,13 @@ fn a_peer_that_is_told_to_go_leaves_after_its_step_and_nobody_sees_an_abort() {
     let master = master();
     let mut leaver = Peer::start(&master, "train");
     let address = master.local_addr().to_string();
+    let (joined, all) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..2 {
-            scope.spawn(|| {
-                let comm = join(&address, 3);
+            let (joined, address) = (joined.clone(), &address);
+            scope.spawn(move || {
+                let comm = join(address, 3);
+                joined.send(()).expect("somebody listens");
                 let mut alone = 0;
                 while alone < 20 {
                     let info = step(&comm).expect("no operation is aborted because a peer leaves");
@@ -125,6 +128,8 @@ fn a_peer_that_is_told_to_go_leaves_after_its_step_and_nobody_sees_an_abort() {
             });
         }
         leaver.expect("ready");
+        // Who has yet to find out that all are there would wait for three when it has left.
+        (0..2).for_each(|_| all.recv_timeout(PATIENCE).expect("it joins"));
         leaver.terminate();
         leaver.expect("signal 15");
     });

@@ -221,16 +221,10 @@ impl World {
                 C2m::ProbeReport(ProbeReport { round, to: me, result: ProbeResult::Measured(rate) })
             }
             _ => C2m::Beat(Beat {
-                sequence: 0,
-                call: CallKind::None,
                 call_ms: u64::MAX,
-                operation: None,
                 moved_bytes: u64::MAX,
                 stalled: vec![StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }],
-                sent: vec![],
-                received: vec![],
-                busy: Vec::new(),
-                fetch: None,
+                ..Beat::default()
             }),
         };
         let packet = self.mesh_mischief(slot, epoch).unwrap_or(packet);

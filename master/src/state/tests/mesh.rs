@@ -308,20 +308,8 @@ fn an_edge_that_was_taken_over_and_breaks_is_built_anew_for_the_ring() {
 }
 
 fn beat(stalled: Vec<StalledEdge>, sent: Vec<EdgeBytes>, received: Vec<EdgeBytes>) -> C2m {
-    let (call, call_ms, operation, moved_bytes) =
-        (CallKind::Collective(CollectiveKind::AllReduce), 0, None, 0);
-    C2m::Beat(Beat {
-        sequence: 1,
-        call,
-        call_ms,
-        operation,
-        moved_bytes,
-        stalled,
-        sent,
-        received,
-        busy: Vec::new(),
-        fetch: None,
-    })
+    let call = CallKind::Collective(CollectiveKind::AllReduce);
+    C2m::Beat(Beat { sequence: 1, call, stalled, sent, received, ..Beat::default() })
 }
 
 /// Four clients run a direct exchange; those in `silent` give no sign of life, and `beat_of_1` says what 1 tells.

@@ -317,6 +317,21 @@ pub fn set_notsent_lowat(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     SockRef::from(&fd).set_tcp_notsent_lowat(bytes)
 }
 
+/// Bounds the rate at which a connection is paced, in bytes per second.
+pub fn set_max_pacing_rate(fd: BorrowedFd<'_>, bytes_per_second: u64) -> io::Result<()> {
+    // SAFETY: the kernel reads the length of an integer from where one lives on this stack.
+    retry(|| unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const bytes_per_second).cast::<c_void>(),
+            size_of::<u64>() as libc::socklen_t,
+        ) as isize
+    })?;
+    Ok(())
+}
+
 /// What the kernel knows about a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpInfo {
@@ -336,6 +351,8 @@ pub struct TcpInfo {
     pub path_mtu: u32,
     /// Bytes of a segment.
     pub segment_bytes: u32,
+    /// Segments that the other end has, as far as it has said so, in order or not. Wraps.
+    pub delivered_segments: u32,
 }
 
 /// Asks the kernel about a TCP connection. Fields that an old kernel does not report are 0.
@@ -362,6 +379,7 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         retransmitted_segments: info.tcpi_total_retrans,
         path_mtu: info.tcpi_pmtu,
         segment_bytes: info.tcpi_snd_mss,
+        delivered_segments: info.tcpi_delivered,
     })
 }
 
@@ -390,6 +408,16 @@ mod tests {
 
     fn soon() -> Option<Instant> {
         deadline_after(Duration::from_secs(20))
+    }
+
+    #[test]
+    fn a_connection_takes_a_bound_of_its_rate_and_none() {
+        let (one, _other) = pair();
+        for bytes_per_second in [1 << 20, u64::MAX] {
+            set_max_pacing_rate(one.as_fd(), bytes_per_second).unwrap();
+        }
+        // What opened the connection counts.
+        assert!(tcp_info(one.as_fd()).unwrap().delivered_segments <= 1);
     }
 
     #[test]

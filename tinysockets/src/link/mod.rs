@@ -27,6 +27,7 @@
 //! call [`OutLink::push`] and `close` of any link; on a thread of a link `close` does not wait for threads. A panic in
 //! a callback breaks the link with [`FaultKind::Internal`] and goes no further.
 
+mod ceiling;
 mod core;
 pub mod frame;
 mod gate;

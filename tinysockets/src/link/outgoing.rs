@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -17,13 +18,15 @@ use pccl_hash::Checksum;
 use super::{
     Direction, FLAG_CHECKSUM, FRAME_HEADER_BYTES, FaultKind, FrameHeader, LinkEvents, LinkFault,
     MAX_FRAME_BYTES, Outgoing, Transfer,
+    ceiling::{self, Ceiling},
     core::{Core, Fault, guarded},
     places::{Places, send_copied},
     queue::{Pushed, Queue, Sending, Work},
+    tuning::is_paced,
 };
 use crate::{
     conn::Conn,
-    sys::{self, Interest, PollEntry, Waker},
+    sys::{self, Interest, PollEntry, TcpInfo, Waker},
 };
 
 /// What a frame is completed with once its memory is gone.
@@ -96,6 +99,8 @@ struct Shared {
     wakers: Vec<Waker>,
     has_checksums: bool,
     sent_bytes: AtomicU64,
+    /// Of the rate of connections that the kernel paces; none if it does not.
+    ceiling: Option<Mutex<Ceiling>>,
 }
 
 /// Whether a frame could be begun.
@@ -121,10 +126,12 @@ impl OutLink {
     /// Starts the threads of a link over `conns`, which are ready for frames. Tune them before.
     pub fn start(conns: Vec<Conn>, config: OutConfig) -> io::Result<Arc<Self>> {
         let OutConfig { peer, generation, has_checksums, events, name } = config;
+        let ceiling = conns.iter().all(is_paced).then(Mutex::default);
         let core = Core::new(Direction::Out, peer, generation, conns, events)?;
         let wakers = (0..core.connections()).map(|_| Waker::new()).collect::<io::Result<_>>()?;
         let queue = Mutex::new(Queue::new(core.connections()));
-        let shared = Arc::new(Shared { core, queue, wakers, has_checksums, sent_bytes: AtomicU64::new(0) });
+        let sent_bytes = AtomicU64::new(0);
+        let shared = Arc::new(Shared { core, queue, wakers, has_checksums, sent_bytes, ceiling });
         // From here on an early return drops the link, which ends the threads started so far.
         let link = Arc::new(Self { shared: Arc::clone(&shared) });
         for connection in 0..shared.wakers.len() as u16 {
@@ -245,7 +252,10 @@ impl Shared {
             let work = self.queue.lock().next(connection);
             let goes_on = match work {
                 Work::Frame(frame) => match self.begin(connection, frame) {
-                    Begun::Sending(sending) => self.send(connection, sending),
+                    Begun::Sending(sending) => {
+                        self.pace();
+                        self.send(connection, sending)
+                    }
                     Begun::Dropped => true,
                     Begun::Failed => false,
                 },
@@ -262,6 +272,39 @@ impl Shared {
             if !goes_on {
                 return;
             }
+        }
+    }
+
+    /// Looks at the rate of the link now and then, and bounds that of its connections.
+    fn pace(&self) {
+        let now = Instant::now();
+        let Some(mut rates) = self.ceiling.as_ref().and_then(Mutex::try_lock) else { return };
+        if !rates.is_due(now) {
+            return;
+        }
+        let conns = || (0..self.core.connections() as u16).map(|connection| self.core.conn(connection));
+        // Of a connection that has ended hears whoever sends on it.
+        let Ok(infos) = conns().map(Conn::info).collect::<io::Result<Vec<TcpInfo>>>() else { return };
+        let round_trip_us = infos.iter().map(|info| info.rtt_us).min().unwrap_or(0);
+        // Not the bytes that are acknowledged: these leap when a lost segment comes that others have waited for.
+        let bytes = |info: &TcpInfo| u64::from(info.delivered_segments) * u64::from(info.segment_bytes);
+        let delivered_bytes = infos.iter().map(bytes).collect();
+        let ceilings = rates.note(now, delivered_bytes, Duration::from_micros(round_trip_us.into()));
+        for (conn, ceiling) in conns().zip(ceilings.iter().flatten()) {
+            if let Err(error) = sys::set_max_pacing_rate(conn.fd(), *ceiling) {
+                log::debug!("the rate of a connection was not bounded: {error}");
+            }
+        }
+        if let Some(ceilings) = ceilings {
+            let (peer, generation) = self.core.name();
+            let bound = if ceilings.contains(&ceiling::NONE) {
+                "not bounded".into()
+            } else {
+                format!("{ceilings:?}")
+            };
+            log::debug!(
+                "link to peer {peer:032x} (generation {generation}): bytes/s of each connection: {bound}"
+            );
         }
     }
 

@@ -22,6 +22,14 @@ const LONG_SEND_BUFFER_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=16 << 20
 /// Enough for 20 ms at 100 Mbit/s, in which a thread wakes up.
 const LONG_UNSENT_BYTES: u32 = 256 << 10;
 
+/// The congestion control of long paths.
+const LONG_CONGESTION_CONTROL: &str = "bbr";
+
+/// Whether a connection goes by a model of its path, and so is paced by the kernel.
+pub(super) fn is_paced(conn: &Conn) -> bool {
+    conn.congestion_control().as_deref() == Some(LONG_CONGESTION_CONTROL)
+}
+
 /// What a connection that was prepared is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuned {
@@ -48,7 +56,7 @@ pub fn tune_data_socket(conn: &Conn, round_trip: Duration) -> Tuned {
         log::debug!("TCP_NODELAY was not set: {error}");
     }
     let is_long = round_trip >= LONG_PATH;
-    let congestion_control = if is_long { "bbr" } else { "reno" };
+    let congestion_control = if is_long { LONG_CONGESTION_CONTROL } else { "reno" };
     let chosen = sys::set_congestion_control(conn.fd(), congestion_control);
     if let Err(error) = &chosen {
         log::debug!("congestion control {congestion_control} was not set: {error}");

@@ -277,8 +277,8 @@ impl Shared {
 
     /// Looks at the rate of the link now and then, and bounds that of its connections.
     fn pace(&self) {
-        let now = Instant::now();
         let Some(mut rates) = self.ceiling.as_ref().and_then(Mutex::try_lock) else { return };
+        let now = Instant::now();
         if !rates.is_due(now) {
             return;
         }

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Changes with the form of what is written.
-pub(crate) const FORMAT: &str = concat!("PCCL journal 4 ", env!("CARGO_PKG_VERSION"));
+pub(crate) const FORMAT: &str = concat!("PCCL journal 5 ", env!("CARGO_PKG_VERSION"));
 /// After so many bytes of entries a new chapter begins.
 const CHAPTER_BYTES: usize = 16 << 20;
 /// The system makes a new one each time that the machine starts.

@@ -62,7 +62,7 @@ struct Args {
     /// Path of the program `wanlab`: measures between far hosts instead. Needs root.
     #[arg(long)]
     wan: Option<PathBuf>,
-    /// With `--wan`: a program that is the peers, such as that of `peer.c`, through the C interface.
+    /// With `--wan`: absolute path of a program that is the peers, such as that of `peer.c`, through the C interface.
     #[arg(long, requires = "wan", value_name = "PATH")]
     peer: Option<PathBuf>,
     /// With `--wan`: what a planned ring is worth, and how it follows a slow pair of hosts that moves.

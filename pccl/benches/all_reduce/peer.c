@@ -3,7 +3,8 @@
  * starts it as it starts itself (`--peer PATH`). Built from the root of the repository, behind
  * `cargo build --release -p pccl-capi`, by
  *
- *     cc -O2 -Iinclude pccl/benches/all_reduce/peer.c -Ltarget/release -lpccl -Wl,-rpath,$PWD/target/release -o peer
+ *     cc -O2 -Iinclude pccl/benches/all_reduce/peer.c -Ltarget/release -lpccl \
+ *         -Wl,-rpath,$PWD/target/release -o target/peer
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pccl.h>
@@ -43,8 +44,11 @@ static int reduce(pcclComm_t *comm, unsigned schedule, size_t bytes, unsigned re
     size_t i;
     unsigned round;
     double begin, cpu;
-    if (data == NULL || schedule >= sizeof SCHEDULES / sizeof *SCHEDULES)
+    if (data == NULL || schedule >= sizeof SCHEDULES / sizeof *SCHEDULES) {
+        fprintf(stderr, "no memory for %zu bytes, or no schedule %u\n", bytes, schedule);
+        free(data);
         return 1;
+    }
     for (i = 0; i < bytes / sizeof *data; i++)
         data[i] = 1;
     memset(&descriptor, 0, sizeof descriptor);
@@ -74,8 +78,10 @@ int main(int count, char **arguments) {
     size_t bytes;
     char line[256];
 
-    if (sscanf(master, "%u.%u.%u.%u:%u", &a, &b, &c, &d, &port) != 5)
+    if (sscanf(master, "%u.%u.%u.%u:%u", &a, &b, &c, &d, &port) != 5) {
+        fprintf(stderr, "--master IPV4:PORT is missing; the benchmark starts this program, see its --peer\n");
         return 1;
+    }
     memset(&params, 0, sizeof params);
     params.master_address.inet.protocol = inetIPv4;
     params.master_address.inet.ipv4.data[0] = (uint8_t) a;

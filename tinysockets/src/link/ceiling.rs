@@ -27,7 +27,7 @@ const GROWTH: f64 = 1.25;
 const STEADY_WINDOWS: u32 = 8;
 /// The ceiling, in parts of the best rate.
 const HEADROOM: f64 = 1.25;
-/// From which part of the ceiling on a rate is near it. Below the best rate, `1 / HEADROOM`, it is not.
+/// From which part of the ceiling on a rate is near it. The best rate itself is `1 / HEADROOM` of it, and so is not.
 const NEAR: f64 = 0.9;
 /// A ceiling that is higher by less than this factor is not worth a change.
 const CHANGE_MIN: f64 = 1.02;

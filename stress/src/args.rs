@@ -82,10 +82,11 @@ pub(crate) struct Args {
     /// The interpreter for them.
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     pub(crate) python: PathBuf,
-    /// Folder of an earlier run with the same settings: adds another part to its report. The seed is that of the first
-    /// part plus the number of parts, unless --seed is given.
-    #[arg(long, value_name = "DIR", conflicts_with = "out")]
-    pub(crate) resume: Option<PathBuf>,
+    /// Folder of an earlier run: goes on with its books, by the same build and with its settings, and adds another part
+    /// to its report. Without a length of its own the part lasts for what the run still lacks. The seed is that of the
+    /// first part plus the number of parts, unless --seed is given.
+    #[arg(long = "continue", alias = "resume", value_name = "DIR", conflicts_with = "out")]
+    pub(crate) earlier: Option<PathBuf>,
     /// Folder for reports and logs; made if missing. Default: a new one in the system's folder for temporary files.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
@@ -194,6 +195,26 @@ impl fmt::Display for PeerRange {
 }
 
 impl Args {
+    /// The settings of an earlier run, with the length, the seed and the places that are given now.
+    ///
+    /// # Errors
+    /// The settings that are given now are others, or the earlier ones are none of this program.
+    pub(crate) fn with_settings_of(&self, earlier: &str) -> Result<Self, String> {
+        let words = std::iter::once("pccl-stress").chain(earlier.split_whitespace());
+        let known = Self::try_parse_from(words).map_err(|error| format!("{earlier:?}: {error}"))?;
+        let none = Self::parse_from(["pccl-stress"]).settings();
+        if self.settings() != none && self.settings() != known.settings() {
+            return Err(format!("has a run with {}, this one is with {}", known.settings(), self.settings()));
+        }
+        let Self { hours, minutes, seconds, seed, python, earlier, .. } = self.clone();
+        Ok(Self { hours, minutes, seconds, seed, python, earlier, ..known })
+    }
+
+    /// Whether any length is given.
+    pub(crate) fn has_length(&self) -> bool {
+        self.hours + self.minutes + self.seconds > 0
+    }
+
     /// How long faults are made.
     pub(crate) fn duration(&self) -> Duration {
         let seconds = (self.hours.saturating_mul(60).saturating_add(self.minutes))
@@ -299,6 +320,26 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_goes_on_with_its_own_settings_or_not_at_all() {
+        let args = |text: &str| Args::try_parse_from(text.split(' ')).expect("valid");
+        let first =
+            args("pccl-stress --hours 8 --profile state --peers 4..5 --master-kill --standbys 2 --seed 3");
+        for given in [
+            "pccl-stress --continue x --minutes 7",
+            "pccl-stress --continue x --minutes 7 --profile state --peers 4..5 --master-kill --standbys 2",
+        ] {
+            let next = args(given).with_settings_of(&first.settings()).expect("the same settings");
+            assert_eq!(next.settings(), first.settings());
+            assert_eq!((next.duration().as_secs(), next.seed, next.has_length()), (420, None, true));
+            assert_eq!(next.earlier, Some("x".into()));
+        }
+        let other = args("pccl-stress --continue x --peers 4..5").with_settings_of(&first.settings());
+        assert!(other.expect_err("other settings").contains("--profile state"));
+        assert!(args("pccl-stress").with_settings_of("--no-such-flag").is_err());
+        assert!(!args("pccl-stress --resume x").has_length(), "the former name of the flag");
+    }
 
     #[test]
     fn durations_add_up_and_default_to_a_minute() {

@@ -176,6 +176,7 @@ impl Authority {
             if seat.resume_us.is_some_and(|at| at <= now_us) {
                 journal.event(now_us, &format!("resume the {}", seat.name()))?;
                 seat.resume()?;
+                oracle.master_woken(place, now_us);
                 // With standbys it says itself whether it still acts.
                 if !self.has_standbys() {
                     oracle.master_resumed(now_us);
@@ -232,6 +233,7 @@ impl Authority {
             }
         }
         let Some((term, standbys)) = master::acts(line) else { return true };
+        oracle.leads(place, term, now_us);
         // What one has said that was stopped or killed since is old.
         if term < self.term || term == self.term && self.vacant_us.is_some() {
             return false;

@@ -26,6 +26,7 @@ pub(crate) struct Clients {
     script: PathBuf,
     /// Holds the Python package with the library inside.
     packages: PathBuf,
+    library: Option<PathBuf>,
 }
 
 impl Clients {
@@ -38,13 +39,14 @@ impl Clients {
             return Ok(Self::default());
         }
         let folder = std::path::absolute(folder)?;
-        let clients = Self {
+        let mut clients = Self {
             c_peers: args.c_peers,
             python_peers: args.python_peers,
             c_program: folder.join("pccl-stress-peer-c"),
             python: args.python.clone(),
             script: sources().join("peer.py"),
             packages: folder.join("python"),
+            library: None,
         };
         // First what is missing more often than cargo, and told sooner.
         if clients.c_peers > 0 {
@@ -62,7 +64,13 @@ impl Clients {
             clients.make_package(&library)?;
             succeed(clients.python().args(["-c", "import pccl"]).output(), "the Python package")?;
         }
+        clients.library = Some(library);
         Ok(clients)
+    }
+
+    /// The library that they load, if there are any.
+    pub(crate) fn library(&self) -> Option<&Path> {
+        self.library.as_deref()
     }
 
     /// In what the next peer is written; `count` tells how many there are of a language.

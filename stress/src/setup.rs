@@ -6,11 +6,19 @@ use crate::{
     os::EndSignals,
     report::Report,
 };
-use std::{io, path::PathBuf, sync::mpsc::SyncSender, thread};
+use pccl_hash::tree_hash;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::mpsc::SyncSender,
+    thread,
+};
 
 /// Where a run writes, and what it goes on with.
 #[derive(Debug)]
 pub(crate) struct Beginning {
+    /// The arguments of this part, with the settings of the earlier ones.
+    pub(crate) args: Args,
     /// Folder for reports.
     pub(crate) folder: PathBuf,
     /// Folder for logs.
@@ -26,31 +34,55 @@ impl Beginning {
     /// # Errors
     /// Says why an earlier run cannot be continued.
     pub(crate) fn find(args: &Args, chance: u64) -> io::Result<Self> {
-        let Some(folder) = &args.resume else {
+        let Some(folder) = &args.earlier else {
             let temporary = || std::env::temp_dir().join(format!("pccl-stress-{}", std::process::id()));
             let folder = args.out.clone().unwrap_or_else(temporary);
             std::fs::create_dir_all(&folder)?;
             return Ok(Self {
+                args: args.clone(),
                 logs: folder.clone(),
                 folder,
                 earlier: None,
                 seed: args.seed.unwrap_or(chance),
             });
         };
+        let named = |text: String| io::Error::other(format!("{} {text}", folder.display()));
         let earlier = Report::read(folder)?;
-        if earlier.settings != args.settings() {
-            let text = format!(
-                "{} has a run with {}, this one is with {}",
-                folder.display(),
-                earlier.settings,
-                args.settings()
-            );
-            return Err(io::Error::other(text));
+        let mut args = args.with_settings_of(&earlier.settings).map_err(named)?;
+        if !args.has_length() {
+            args.seconds = earlier.missing_seconds();
+            if args.seconds == 0 {
+                let text =
+                    format!("has a run that is complete ({}): give it another length", earlier.length());
+                return Err(named(text));
+            }
         }
         let seed = args.seed.unwrap_or_else(|| earlier.next_seed());
         let logs = folder.join(format!("part-{}", earlier.parts.len() + 1));
         std::fs::create_dir_all(&logs)?;
-        Ok(Self { folder: folder.clone(), logs, earlier: Some(earlier), seed })
+        Ok(Self { args, folder: folder.clone(), logs, earlier: Some(earlier), seed })
+    }
+
+    /// What is run: checksums of this program and of the library that peers in other languages load.
+    ///
+    /// # Errors
+    /// The earlier parts were run by another build: what they have shown says nothing about this one.
+    pub(crate) fn build(&self, library: Option<&Path>) -> io::Result<String> {
+        let program = std::env::current_exe()?;
+        let checksum =
+            |path: &Path| -> io::Result<String> { Ok(tree_hash(&std::fs::read(path)?).to_string()) };
+        let mut build = checksum(&program)?;
+        if let Some(library) = library {
+            build = format!("{build} with libpccl.so {}", checksum(library)?);
+        }
+        match self.earlier.as_ref().filter(|earlier| earlier.build != build) {
+            None => Ok(build),
+            Some(earlier) => Err(io::Error::other(format!(
+                "{} has a run of another build ({}), this is {build}",
+                self.folder.display(),
+                earlier.build
+            ))),
+        }
     }
 }
 

@@ -61,6 +61,7 @@ enum Stage {
 struct Supervisor<'a> {
     args: &'a Args,
     beginning: Beginning,
+    build: String,
     oracle: Oracle,
     schedule: Schedule,
     fleet: Fleet,
@@ -85,11 +86,13 @@ struct Supervisor<'a> {
 pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let signals = EndSignals::block()?;
     let beginning = Beginning::find(args, os::monotonic_us())?;
+    let args = &beginning.args.clone();
     let seed = beginning.seed;
     println!("seed {seed}; logs and reports in {}", beginning.logs.display());
     let (sender, notices) = sync_channel(NOTICES_MAX);
     watch_signals(signals, sender.clone())?;
     let clients = Clients::build(args, &beginning.logs)?;
+    let build = beginning.build(clients.library())?;
     // Building takes as long as it takes: the clock begins with the run.
     let began_us = os::monotonic_us();
     let mut journal = Journal::create(&beginning.logs, began_us)?;
@@ -119,6 +122,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let mut supervisor = Supervisor {
         args,
         beginning,
+        build,
         oracle: Oracle::new(workload, patience_us),
         schedule,
         fleet: Fleet::new(authority, links, peer_args, clients, args.groups, starter),
@@ -159,7 +163,7 @@ impl Supervisor<'_> {
                 self.next_sample_us = now_us + SAMPLE_US;
                 self.fleet.sample(now_us);
             }
-            self.record.recovered(&self.oracle.take_recoveries());
+            self.record.recovered(&self.oracle.take_recoveries(now_us));
             self.record.tick(now_us, self.oracle.world(), self.oracle.counts().operations);
             self.note_gap(now_us)?;
             self.show(now_us)?;
@@ -240,6 +244,9 @@ impl Supervisor<'_> {
                         let measured_us = baseline.sizes.values().map(|done| done.us).sum::<u64>();
                         let left_us = (self.args.duration().as_micros() as u64).saturating_sub(measured_us);
                         self.ends_us = now_us + left_us;
+                        if let Some(rate) = baseline.lowest_rate() {
+                            self.oracle.faults_begin(rate);
+                        }
                         self.record.faults_begin(baseline);
                         self.schedule.begin(now_us);
                         self.stage = Stage::Faults;
@@ -397,7 +404,15 @@ impl Supervisor<'_> {
             text: violation.text.clone(),
         });
         let (timeline, violations) = (record.timeline.clone(), violations.collect());
-        let report = Report::of(self.args.settings(), part, totals, timeline, survivors, violations);
+        let report = Report::of(
+            self.args.settings(),
+            self.build.clone(),
+            part,
+            totals,
+            timeline,
+            survivors,
+            violations,
+        );
         match &self.beginning.earlier {
             Some(earlier) => earlier.with(report),
             None => report,

@@ -72,11 +72,11 @@ fn a_short_run_with_a_fixed_seed_passes() {
     goes_on(&folder, number(&report, "operations"));
 }
 
-/// A second part adds to the report, keeps the log of the first, and has to have the same settings.
+/// A second part adds to the report, keeps the log of the first, and has to have the same settings and build.
 fn goes_on(folder: &Path, operations: u64) {
     let resume = |elements: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-stress"));
-        command.args(["--peers", "3..4", "--elements", elements, "--seconds", "4", "--resume"]).arg(folder);
+        command.args(["--peers", "3..4", "--elements", elements, "--seconds", "4", "--continue"]).arg(folder);
         command.output().expect("program runs")
     };
     let log = fs::read_to_string(folder.join("events.log")).expect("log");
@@ -91,6 +91,23 @@ fn goes_on(folder: &Path, operations: u64) {
     for seed in ["\"seed\": 7", "\"seed\": 8"] {
         assert!(report.contains(seed), "{seed} in {report}");
     }
+    let summary = fs::read_to_string(folder.join("summary.txt")).expect("summary");
+    assert!(summary.lines().next().is_some_and(|line| line.contains(" in 2 parts of ")), "{summary}");
+    // Without settings of its own it takes those that are there; a run of another build says nothing about this one.
+    let bare = |folder: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-stress"));
+        command.arg("--continue").arg(folder).output().expect("program runs")
+    };
+    let complete = bare(folder);
+    assert_eq!(complete.status.code(), Some(2), "{}", text(&complete));
+    assert!(text(&complete).contains("is complete"), "{}", text(&complete));
+    let build = field(&report, "build");
+    let foreign =
+        report.replacen(&build, "\"0123\"", 1).replacen("\"goal_seconds\": ", "\"goal_seconds\": 9", 1);
+    fs::write(folder.join("report.json"), foreign).expect("report");
+    let refused = bare(folder);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("has a run of another build (0123)"), "{}", text(&refused));
 }
 
 #[test]

@@ -7,6 +7,23 @@ use super::{
 use std::collections::BTreeSet;
 
 impl Oracle {
+    /// The undisturbed rate is known, and faults begin: from now on recoveries are held against it.
+    pub(crate) fn faults_begin(&mut self, operations_per_s: f64) {
+        self.pace.undisturbed(operations_per_s);
+    }
+
+    /// A master says that it leads.
+    pub(crate) fn leads(&mut self, place: usize, term: u64, now_us: u64) {
+        if let Some(text) = self.leaders.claim(place, term, now_us) {
+            self.violation(now_us, Check::Leader, text);
+        }
+    }
+
+    /// A master that was stopped goes on: it has a while to find out who leads now.
+    pub(crate) fn master_woken(&mut self, place: usize, now_us: u64) {
+        self.leaders.woken(place, now_us);
+    }
+
     pub(crate) fn spawned(&mut self, peer: usize, group: u32, now_us: u64) {
         let record = Record { group, heard_us: now_us, out_since_us: now_us, ..Record::default() };
         self.peers.insert(peer, record);
@@ -75,13 +92,14 @@ impl Oracle {
         self.last_fault_us = now_us;
         self.hurt_before_joining = true;
         let reign = self.master.reign + 1;
-        self.master = Master { reign, down: true, killed_us: Some(now_us), listens_us: 0, new: true };
+        let killed_us = Some(now_us);
+        self.master = Master { reign, down: true, down_us: now_us, killed_us, listens_us: 0, new: true };
         self.progress.values_mut().for_each(|progress| progress.suspended(now_us));
     }
 
     /// The master is going to be stopped: nothing goes on without it.
     pub(crate) fn master_stopped(&mut self, now_us: u64) {
-        self.master.down = true;
+        (self.master.down, self.master.down_us) = (true, now_us);
         self.progress.values_mut().for_each(|progress| progress.suspended(now_us));
     }
 
@@ -89,7 +107,9 @@ impl Oracle {
     pub(crate) fn master_resumed(&mut self, now_us: u64) {
         self.master.down = false;
         self.progress.values_mut().for_each(|progress| progress.excused(now_us));
+        let (down_us, late_us) = (self.master.down_us, self.late_us());
         for record in self.peers.values_mut() {
+            record.master_is_back(down_us, late_us, now_us);
             record.heard_us = record.heard_us.max(now_us);
             record.out_since_us = record.out_since_us.max(now_us);
         }
@@ -101,7 +121,9 @@ impl Oracle {
         (self.master.down, self.master.listens_us) = (false, now_us);
         self.last_fault_us = now_us;
         self.progress.values_mut().for_each(|progress| progress.excused(now_us));
+        let (down_us, late_us) = (self.master.down_us, self.late_us());
         for record in self.peers.values_mut() {
+            record.master_is_back(down_us, late_us, now_us);
             record.out_since_us = record.out_since_us.max(now_us);
         }
     }

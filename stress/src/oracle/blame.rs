@@ -31,9 +31,9 @@ pub(super) struct Known {
 /// What is known about a peer that a verdict names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Something was done to it, or it was told to leave.
+    /// Something was done to it lately, or it was told to leave.
     Touched,
-    /// Nothing was ever done to it.
+    /// Nothing was done to it, or only long ago.
     Innocent,
     /// Its identity has not been reported (yet).
     Unknown,

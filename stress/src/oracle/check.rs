@@ -25,6 +25,10 @@ pub(crate) enum Check {
     Verdict,
     /// The run goes on.
     Progress,
+    /// After a fault the run goes on about as fast as usual.
+    Recovery,
+    /// One master leads at a time.
+    Leader,
     /// Processes end when and how they should, and say what they should.
     Process,
     /// Survivors do not grow.
@@ -34,13 +38,15 @@ pub(crate) enum Check {
 }
 
 impl Check {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Result,
         Self::Intact,
         Self::Revision,
         Self::Innocent,
         Self::Verdict,
         Self::Progress,
+        Self::Recovery,
+        Self::Leader,
         Self::Process,
         Self::Growth,
         Self::Faults,
@@ -54,6 +60,8 @@ impl Check {
             Self::Innocent => "innocent",
             Self::Verdict => "verdict",
             Self::Progress => "progress",
+            Self::Recovery => "recovery",
+            Self::Leader => "leader",
             Self::Process => "process",
             Self::Growth => "growth",
             Self::Faults => "faults",
@@ -69,6 +77,8 @@ impl Check {
             Self::Innocent => "nobody is dropped whom nothing was done to",
             Self::Verdict => "verdicts name what was done",
             Self::Progress => "the run goes on in time",
+            Self::Recovery => "a recovery takes less than 100 times as long as others and as operations",
+            Self::Leader => "one master leads at a time",
             Self::Process => "processes end when and how they should",
             Self::Growth => "memory, threads and descriptors of survivors do not grow",
             Self::Faults => "faults are made",

@@ -7,6 +7,8 @@ mod barriers;
 mod blame;
 mod check;
 mod edges;
+mod leaders;
+mod pace;
 mod progress;
 mod record;
 mod results;
@@ -28,6 +30,8 @@ use agreement::Agreement;
 use barriers::Barriers;
 use blame::{Blame, Failure, Known, Standing};
 use edges::Edges;
+use leaders::Leaders;
+use pace::Pace;
 use pccl_master::state::NO_STATE;
 use progress::Progress;
 use record::{Master, Record};
@@ -63,6 +67,8 @@ pub(crate) struct Oracle {
     blame: Blame,
     edges: Edges,
     master: Master,
+    leaders: Leaders,
+    pace: Pace,
     contributors_unknown: BTreeMap<u128, String>,
     hurt_before_joining: bool,
     last_fault_us: u64,
@@ -86,6 +92,8 @@ impl Oracle {
             blame: Blame::default(),
             edges: Edges::default(),
             master: Master::default(),
+            leaders: Leaders::default(),
+            pace: Pace::default(),
             contributors_unknown: BTreeMap::new(),
             hurt_before_joining: false,
             last_fault_us: 0,
@@ -106,8 +114,18 @@ impl Oracle {
     }
 
     /// The recoveries that ended since the last call.
-    pub(crate) fn take_recoveries(&mut self) -> Vec<Recovery> {
-        self.progress.values_mut().flat_map(|progress| std::mem::take(&mut progress.recoveries)).collect()
+    pub(crate) fn take_recoveries(&mut self, now_us: u64) -> Vec<Recovery> {
+        let ended = self.progress.values_mut().flat_map(|progress| std::mem::take(&mut progress.recoveries));
+        let ended: Vec<Recovery> = ended.collect();
+        for text in ended.iter().filter_map(|recovery| self.pace.recovered(recovery)).collect::<Vec<_>>() {
+            self.violation(now_us, Check::Recovery, text);
+        }
+        ended
+    }
+
+    /// In which what was done to a peer has shown.
+    fn late_us(&self) -> u64 {
+        self.limit_us + TOUCH_SLACK_US
     }
 
     pub(crate) fn longest_gap(&self) -> Gap {
@@ -302,7 +320,7 @@ impl Oracle {
         self.contributors_unknown.remove(&identity);
         let named: Vec<String> =
             self.blame.unknown.extract_if(.., |(id, _)| *id == identity).map(|(_, text)| text).collect();
-        if self.standing(identity) == Standing::Innocent {
+        if self.standing(identity, at_us) == Standing::Innocent {
             for text in named {
                 self.violation(
                     at_us,
@@ -344,7 +362,7 @@ impl Oracle {
         let Some(record) = self.peers.get(&peer) else { return };
         let decided_us = record.decided_us(at_us);
         let recently = decided_us.start().saturating_sub(self.last_fault_us) <= self.limit_us;
-        let late_us = self.limit_us + TOUCH_SLACK_US;
+        let late_us = self.late_us();
         let explained = |damaged| self.edges.explain(failure.culprits, damaged, decided_us.clone(), late_us);
         let known = Known {
             scope: format!("{} {}", record.group, record.reign),
@@ -353,26 +371,29 @@ impl Oracle {
             edge_damaged: explained(true),
         };
         let mut blame = std::mem::take(&mut self.blame);
-        let wrong = blame.check(failure, &known, |id| self.standing(id));
+        let wrong = blame.check(failure, &known, |id| self.standing(id, *decided_us.start()));
         self.blame = blame;
         for text in wrong {
             self.violation(at_us, Check::Verdict, format!("peer {peer}: {text}"));
         }
     }
 
-    fn standing(&self, identity: u128) -> Standing {
+    /// Whether a verdict of that time may name a peer.
+    fn standing(&self, identity: u128, decided_us: u64) -> Standing {
         let Some(&(peer, joined_us)) = self.identities.get(&identity) else { return Standing::Unknown };
         match self.peers.get(&peer) {
-            Some(record) if record.touched_since(joined_us) => Standing::Touched,
+            Some(record) if record.is_touched(joined_us, decided_us, self.late_us()) => Standing::Touched,
             _ => Standing::Innocent,
         }
     }
 
     fn lost(&mut self, peer: usize, kind: &str, text: &str, at_us: u64) {
         let recently = at_us.saturating_sub(self.last_fault_us) <= self.limit_us;
-        let master = self.master;
+        let (master, late_us) = (self.master, self.late_us());
         let Some(record) = self.peers.get_mut(&peer) else { return };
-        let touched = record.touched_since(record.joined_us);
+        // How long a newcomer may be kept out is judged elsewhere.
+        let late_us = if record.joined { late_us } else { u64::MAX };
+        let touched = record.is_touched(record.joined_us, at_us, late_us);
         // The one that it knew was killed, or there is none that it could join.
         let orphaned = MASTER_GONE.contains(&kind)
             && if record.joined {
@@ -391,7 +412,7 @@ impl Oracle {
         record.revision = None;
         self.progress_of(peer).gone(peer);
         if !touched && !orphaned && !turned_away {
-            let text = format!("peer {peer}, which nothing was done to, lost the run: {kind}: {text}");
+            let text = format!("peer {peer}, which nothing was done to lately, lost the run: {kind}: {text}");
             self.violation(at_us, Check::Innocent, text);
         }
     }

@@ -53,8 +53,20 @@ impl Record {
         if in_call { self.stopped_us.min(at_us)..=at_us } else { at_us..=at_us }
     }
 
-    pub(super) fn touched_since(&self, since_us: u64) -> bool {
-        self.touched_us.is_some_and(|touched| touched + TOUCH_SLACK_US >= since_us)
+    /// Whether something explains what befell it at a time, in its life since another one: it is stopped, was asked to
+    /// leave, or was touched at most `late_us` before.
+    pub(super) fn is_touched(&self, since_us: u64, at_us: u64, late_us: u64) -> bool {
+        let in_this_life = |touched: &u64| touched + TOUCH_SLACK_US >= since_us;
+        let touched = self.touched_us.filter(in_this_life);
+        touched
+            .is_some_and(|touched| self.stopped || self.leaving || touched.saturating_add(late_us) >= at_us)
+    }
+
+    /// There was no master since `down_us`: what was done to it then, or shortly before, shows only now.
+    pub(super) fn master_is_back(&mut self, down_us: u64, late_us: u64, now_us: u64) {
+        if let Some(touched) = self.touched_us.as_mut().filter(|touched| **touched + late_us >= down_us) {
+            *touched = now_us;
+        }
     }
 }
 
@@ -63,8 +75,9 @@ impl Record {
 pub(super) struct Master {
     /// How many there were before it.
     pub(super) reign: u64,
-    /// There is none, or it is stopped.
+    /// There is none, or it is stopped; since when, or when that was last so.
     pub(super) down: bool,
+    pub(super) down_us: u64,
     /// When the one before it was killed, and since when it listens.
     pub(super) killed_us: Option<u64>,
     pub(super) listens_us: u64,

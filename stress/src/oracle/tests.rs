@@ -287,6 +287,73 @@ fn one_silent_peer_is_found_while_others_go_on() {
 }
 
 #[test]
+fn a_verdict_about_a_peer_that_was_touched_long_ago_is_found() {
+    let verdict = |later_us: u64| {
+        let mut run = Run::new();
+        run.steps(3, &[0, 1, 2]);
+        run.oracle.stopped(2, run.now);
+        run.now += S;
+        run.oracle.resumed(2, run.now);
+        run.steps((later_us / (S / 10)) as usize, &[0, 1, 2]);
+        run.event(0, aborted("PeerSilent", IDS[2]));
+        run.end()
+    };
+    assert_eq!(verdict(5 * S), []);
+    assert_eq!(verdict(60 * S), [Check::Verdict]);
+}
+
+#[test]
+fn a_peer_that_is_dropped_long_after_it_was_touched_is_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.stopped(2, run.now);
+    run.oracle.resumed(2, run.now + S);
+    run.steps(600, &[0, 1, 2]);
+    run.event(2, lost());
+    assert_eq!(run.end(), [Check::Innocent]);
+}
+
+#[test]
+fn what_was_done_before_the_master_died_shows_after_it() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.stopped(2, run.now);
+    run.oracle.resumed(2, run.now + S);
+    run.now += 2 * S;
+    run.oracle.master_stopped(run.now);
+    run.now += 40 * S;
+    run.oracle.master_resumed(run.now);
+    run.event(0, aborted("PeerSilent", IDS[2]));
+    assert_eq!(run.end(), []);
+}
+
+#[test]
+fn two_masters_that_lead_are_found() {
+    let mut run = Run::new();
+    run.steps(3, &[0, 1, 2]);
+    run.oracle.leads(0, 4, run.now);
+    run.oracle.leads(1, 4, run.now);
+    assert_eq!(run.end(), [Check::Leader]);
+}
+
+#[test]
+fn recoveries_that_hang_are_found() {
+    let mut run = Run::new();
+    run.oracle.faults_begin(100.0);
+    let recover = |run: &mut Run, after_us: u64| {
+        run.steps(1, &[0, 1, 2]);
+        run.oracle.disturbed("reset", None, run.now);
+        run.now += after_us;
+        run.reduce(&[0, 1, 2]);
+        run.oracle.take_recoveries(run.now).len()
+    };
+    (0..30).for_each(|_| assert_eq!(recover(&mut run, S / 50), 1));
+    assert!(run.oracle.violations().is_empty());
+    recover(&mut run, 6 * S);
+    assert_eq!(run.end(), [Check::Recovery]);
+}
+
+#[test]
 fn processes_that_end_by_themselves_are_found() {
     let mut run = Run::new();
     run.oracle.exited(0, false, "exit 101", run.now);
@@ -305,9 +372,9 @@ fn a_kill_is_recovered_when_all_survivors_have_gone_on_without_the_victim() {
     run.steps(3, &[0, 1, 2]);
     run.oracle.killed(2, run.now);
     run.reduce(&[0, 1, 2]);
-    assert_eq!(run.oracle.take_recoveries(), []);
+    assert_eq!(run.oracle.take_recoveries(0), []);
     run.steps(1, &[0, 1]);
-    assert_eq!(run.oracle.take_recoveries().len(), 1);
+    assert_eq!(run.oracle.take_recoveries(0).len(), 1);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod throughput;
 mod timeline;
 
 pub(crate) use histogram::{Histogram, ms};
+use summary::clock;
 pub(crate) use summary::live_line;
 pub(crate) use throughput::{Baseline, Cost, Done, Kept};
 pub(crate) use timeline::{Slot, Timeline};
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io, path::Path};
 
 /// Of the files of a report; another number is another meaning of them.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Survivors that the report tells about: those that lived longest.
 const SURVIVORS_MAX: usize = 12;
 /// Names of the files.
@@ -190,6 +191,12 @@ pub(crate) struct Report {
     pub(crate) status: Status,
     /// Arguments that all parts have in common.
     pub(crate) settings: String,
+    /// Checksums of the programs that all parts have run.
+    #[serde(default)]
+    pub(crate) build: String,
+    /// How long all parts together are to be.
+    #[serde(default)]
+    goal_seconds: u64,
     pub(crate) violations: Vec<Finding>,
     /// How often each check failed.
     violations_per_check: BTreeMap<String, u64>,
@@ -203,18 +210,21 @@ impl Report {
     /// The report of one part.
     pub(crate) fn of(
         settings: String,
+        build: String,
         part: Part,
         totals: Totals,
         timeline: Timeline,
         survivors: Vec<Survivor>,
         violations: Vec<Finding>,
     ) -> Self {
-        let parts = vec![part];
+        let (goal_seconds, parts) = (part.wanted_seconds, vec![part]);
         let mut report = Self {
             format: FORMAT,
             passed: false,
             status: Status::Unfinished,
             settings,
+            build,
+            goal_seconds,
             violations,
             violations_per_check: BTreeMap::new(),
             totals,
@@ -230,6 +240,7 @@ impl Report {
     pub(crate) fn with(&self, other: Self) -> Self {
         let mut sum = self.clone();
         let first = sum.parts.len();
+        sum.goal_seconds = sum.goal_seconds.max(sum.totals.seconds as u64 + other.goal_seconds);
         let offset_us = sum.timeline.end_us();
         for (index, mut part) in other.parts.into_iter().enumerate() {
             part.number = first + index + 1;
@@ -260,6 +271,23 @@ impl Report {
         self.violations_per_check = Check::ALL.map(|check| (check.name().to_owned(), 0)).into();
         for violation in &self.violations {
             *self.violations_per_check.entry(violation.check.clone()).or_default() += 1;
+        }
+    }
+
+    /// What the run lacks of the length that it is to have.
+    pub(crate) fn missing_seconds(&self) -> u64 {
+        self.goal_seconds.saturating_sub(self.totals.seconds as u64)
+    }
+
+    /// How long all parts together were and are to be.
+    pub(crate) fn length(&self) -> String {
+        let lengths = self.parts.iter().map(|part| clock(part.seconds as u64));
+        let (done, goal) = (clock(self.totals.seconds as u64), clock(self.goal_seconds));
+        match self.parts.len() {
+            1 => format!("{done} of {goal}"),
+            count => {
+                format!("{done} of {goal} in {count} parts of {}", lengths.collect::<Vec<_>>().join(", "))
+            }
         }
     }
 

@@ -28,7 +28,8 @@ fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-fn clock(seconds: u64) -> String {
+/// Hours, minutes and seconds.
+pub(super) fn clock(seconds: u64) -> String {
     match seconds / 3600 {
         0 => format!("{}:{:02}", seconds / 60, seconds % 60),
         hours => format!("{hours}:{:02}:{:02}", seconds / 60 % 60, seconds % 60),
@@ -60,8 +61,7 @@ impl Report {
         macro_rules! line {
             ($($arg:tt)*) => {{ let _ = writeln!(out, $($arg)*); }};
         }
-        let wanted: u64 = self.parts.iter().map(|part| part.wanted_seconds).sum();
-        line!("{}: {:.0} s of {wanted} s, {}", self.status.word(), totals.seconds, self.settings);
+        line!("{}: {}, {}", self.status.word(), self.length(), self.settings);
         self.parts.iter().for_each(|part| line!("          {}", part.words()));
         // They come first: whoever is shown only a part of a long output has to see why the run failed.
         for violation in &self.violations {

@@ -57,7 +57,7 @@ pub(super) fn report(status: Status) -> Report {
     let violation =
         Finding { part: 1, seconds: 2.5, check: "result".into(), text: "wrong <b>&\"bytes\"\u{7}".into() };
     let violations = if failed { vec![violation] } else { Vec::new() };
-    Report::of("--peers 3..4".into(), part, totals, timeline, vec![survivor], violations)
+    Report::of("--peers 3..4".into(), "cafe".into(), part, totals, timeline, vec![survivor], violations)
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_report_is_read_as_it_was_written() {
         let report = report(status);
         assert_eq!(Report::parse(&report.json().expect("written")).expect("read"), report);
     }
-    let other = report(Status::Passed).json().expect("written").replace("\"format\": 1", "\"format\": 99");
+    let other = report(Status::Passed).json().expect("written").replace("\"format\": 2", "\"format\": 99");
     assert!(Report::parse(&other).expect_err("another format").to_string().contains("99"));
     assert!(Report::parse("{}").is_err());
 }
@@ -107,9 +107,22 @@ fn parts_add_up() {
     assert_eq!(sum.timeline.end_us(), 20_000_000);
     assert_eq!(sum.survivors[1].samples[0].at_us, 11_000_000);
     assert_eq!((sum.survivors[1].part, sum.next_seed()), (2, 7));
+    assert_eq!((sum.missing_seconds(), sum.length().as_str()), (0, "0:21 of 0:20 in 2 parts of 0:10, 0:10"));
     // A third one counts from the sum, also after it was stored.
     let stored = Report::parse(&sum.json().expect("written")).expect("read");
     assert_eq!(stored.with(report(Status::Passed)).parts[2].number, 3);
+}
+
+#[test]
+fn a_run_that_was_cut_short_lacks_the_rest() {
+    let mut first = report(Status::Interrupted);
+    (first.goal_seconds, first.parts[0].wanted_seconds) = (8 * 3600, 8 * 3600);
+    assert_eq!((first.missing_seconds(), first.length().as_str()), (28_790, "0:10 of 8:00:00"));
+    // A part that lasts for what the first one lacks completes the run; a short one leaves the goal as it is.
+    let mut rest = report(Status::Passed);
+    (rest.goal_seconds, rest.totals.seconds) = (first.missing_seconds(), 28_790.5);
+    assert_eq!(first.with(rest).missing_seconds(), 0);
+    assert_eq!(first.with(report(Status::Passed)).missing_seconds(), 28_779);
 }
 
 #[test]

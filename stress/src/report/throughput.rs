@@ -45,6 +45,11 @@ impl Baseline {
         let (_, done) = nearest?;
         Some(if world < 2 { 0.0 } else { done.rate() })
     }
+
+    /// The lowest rate of all world sizes that were measured, if anything was completed.
+    pub(crate) fn lowest_rate(&self) -> Option<f64> {
+        self.sizes.values().map(Done::rate).filter(|rate| *rate > 0.0).reduce(f64::min)
+    }
 }
 
 /// What was completed under faults, and what would have been without.

@@ -40,6 +40,7 @@ fn head(out: &mut String, report: &Report) {
         long(report.totals.seconds)
     );
     let _ = writeln!(out, "<p class=\"settings\"><code>{}</code></p>", escape(&report.settings));
+    let _ = writeln!(out, "<p>{}; build {}</p>", escape(&report.length()), escape(&report.build));
 }
 
 fn violations(out: &mut String, report: &Report) {

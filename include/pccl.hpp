@@ -1037,18 +1037,17 @@ private:
     void run_by(More &more, Step &step, std::uint32_t peers, Recover make_good) {
         pcclRemedy_t remedy = is_connected() ? pcclRemedyNone : pcclRemedyReconnect;
         while (more()) {
+            // Outside of the try: recover tries again by itself, for as long as that is of use.
+            make_good(remedy);
             try {
-                make_good(remedy);
                 const pcclWorld_t now = world();
                 if (now.global_size < peers || now.global_size < now.min_world_size)
                     wait_for_world(peers > now.min_world_size ? peers : now.min_world_size);
                 step();
                 remedy = pcclRemedyNone;
             } catch (const Error &error) {
-                // The second comes from recover, which has tried for long enough; the third after close in another
-                // thread.
+                // The last is after close in another thread.
                 if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup ||
-                    error.result() == pcclMasterConnectionFailed ||
                     error.cause() == "NotConnected")
                     throw;
                 remedy = error.remedy();

@@ -207,6 +207,71 @@ def test_peers_may_be_started_before_their_master(start, lead):
         peer.finish()
 
 
+#: Says what ended it, and after how long.
+ENDS = """
+import time
+began = time.monotonic()
+try:
+    comm.run(step, state=state, {how})
+except ConnectFailed as error:
+    assert error.func_name == "Communicator.recover" and address in str(error), error
+    say(f"ended after {{time.monotonic() - began:.0f}} s")
+"""
+
+
+@pytest.mark.parametrize("how", ["steps=5", "steps=5, compute=lambda: None"], ids=["run", "run lending"])
+def test_the_loop_ends_when_there_is_no_master(start, how):
+    program = LOOP.replace("first_ports=", "connect_timeout=1, first_ports=") + ENDS.format(how=how)
+    peer = start(program, f"127.0.0.1:{free_port()}", 2, 0)
+    assert int(peer.expect("ended").split()[2]) < 10
+    peer.finish()
+
+
+def test_the_loop_ends_when_the_master_does_not_come_back(start, lead):
+    address = f"127.0.0.1:{free_port()}"
+    program = LOOP.replace("first_ports=", "connect_timeout=1, master_grace=0, first_ports=")
+    peers = [start(program + ENDS.format(how="more=lambda: True"), address, 2, index) for index in range(2)]
+    master = lead(address)
+    for peer in peers:
+        until(peer, "^step 5 ")
+    master.kill()
+    for peer in peers:
+        until(peer, "^ended")
+        peer.finish()
+
+
+@pytest.mark.skipif("PCCL_LOG_LEVEL" in os.environ or "RUST_LOG" in os.environ, reason="the log goes to standard error")
+def test_a_failure_is_told_once(start, lead):
+    """By the library, where it arrives; the loop does not say it again."""
+    address = f"127.0.0.1:{free_port()}"
+    told = """
+import logging
+lines = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("pccl").addHandler(Keep(logging.WARNING))
+"""
+    program = told + LOOP + """
+comm.run(step, state=state, steps=200)
+# The log is handed over by another thread.
+assert len([line for line in lines if "master lost" in line]) <= 1, lines
+assert not [line for line in lines if "a step failed: " in line and "too few" not in line], lines
+say("end")
+"""
+    program = program.replace("first_ports=", "master_grace=0, first_ports=")
+    master = lead(address)
+    peers = [start(program, address, 2, index) for index in range(2)]
+    for peer in peers:
+        until(peer, "^step 5 ")
+    master.kill()
+    master.wait()
+    lead(address)
+    for peer in peers:
+        until(peer, "^end")
+        peer.finish()
+
+
 def documented():
     """The loops of docs/python.md, with more steps, and told to say each."""
     with open(DOCUMENT) as file:

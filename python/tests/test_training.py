@@ -9,6 +9,8 @@ import sys
 import pytest
 from ports import free_port
 
+import pccl
+
 pytest.importorskip("numpy")
 DOCUMENT = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
 #: A training that says each step.
@@ -272,10 +274,15 @@ say("end")
         peer.finish()
 
 
-def documented():
-    """The loops of docs/python.md, with more steps, and told to say each."""
+def blocks():
+    """All programs, and parts of programs, of docs/python.md."""
     with open(DOCUMENT) as file:
-        whole, own, lending, own_lending = re.findall(r"```python\n(.*?)```", file.read(), re.S)[:4]
+        return re.findall(r"```python\n(.*?)```", file.read(), re.S)
+
+
+def documented():
+    """The loops of docs/python.md, with more steps that take no time, and told to say each."""
+    whole, own, lending, own_lending = blocks()[:4]
     for part, wanted in ((whole, "comm.run(step"), (own, "comm.recover(error"), (lending, "compute=compute"),
                          (own_lending, "comm.lend(")):
         assert wanted in part
@@ -283,6 +290,7 @@ def documented():
     made = 'comm = Communicator("master.example:48148")\n'
     programs = whole, begin + made + own, begin + lending, begin + compute + made + own_lending
     changes = (('"master.example:48148"', "address, first_ports=(0, 0)"), ("steps=20", "steps=400"), ("< 20", "< 400"),
+               ("time.sleep(0.1)", "time.sleep(0)"),
                ("weights[:] += change", "weights[:] += change; say(f'step {state.revision}')"))
     for program in programs:
         for old, new in changes:
@@ -290,6 +298,60 @@ def documented():
             program = program.replace(old, new)
         assert "400" in program
         yield program + "say(f'end {state.revision} {weights.tobytes().hex()[:16]}')\n"
+
+
+def test_the_first_program_says_how_it_goes(master, start):
+    program = blocks()[0].replace('"master.example:48148"', "address, first_ports=(0, 0)")
+    peers = [start(program, master, 2, index) for index in range(2)]
+    for peer in peers:
+        for step in (10, 20):
+            until(peer, rf"^step {step}: loss 0\.\d{{4}}, 2 peers, \d+\.\d steps/s$")
+        peer.finish()
+
+
+#: What the parts of programs that are no loop need before and behind them.
+PARTS = {
+    "for handle in handles:": ("comm = join()\ngradients = [numpy.ones(3), numpy.ones(5)]\n",
+                               "assert all((gradient == 1).all() for gradient in gradients)\n"),
+    "pccl.Notice(": (LOOP.replace("Communicator(address,", "Communicator(address, name=str(index),")
+                     + "COMMAND = 'sleep 1; true'\n", "assert notice.is_given() or state.revision == 1000\n"),
+    "comm.form_group(": ("gradient = numpy.full(3, index, numpy.float32)\n",
+                         "    assert world.rank == index and (gradient == 1).all()\n"),
+    "pccl.GlobalIteration(": ("""
+import pccl
+rank, state_hash, taken = index, b"", []
+def train(iteration, members):
+    assert len(members) == 2
+    taken.append(iteration)
+""", "assert taken == list(range(20))\n"),
+}
+
+
+def test_every_program_of_the_document_is_run():
+    """The first four by the tests of loops."""
+    rest = blocks()[4:]
+    assert len(rest) == len(PARTS) and all(sum(mark in part for mark in PARTS) == 1 for part in rest)
+    # What does not run by itself says what it needs.
+    assert all(part.startswith("# ") for part in blocks()[1:])
+
+
+@pytest.mark.parametrize("mark", list(PARTS), ids=["handles", "notice", "formed group", "iteration"])
+def test_the_documented_parts_run(master, start, mark):
+    part = next(part for part in blocks() if mark in part)
+    before, behind = PARTS[mark]
+    program, peers = before + part + behind, 3 if "form_group" in mark else 2
+    for old, new in (('"master.example:48148", name="b"', 'address, name="abc"[index], first_ports=(0, 0)'),
+                     ('"10.0.0.1:29500"', "address"), ("world_size=8", "world_size=2"), ("< 1000:", "< 20:")):
+        program = program.replace(old, new)
+    if "GlobalIteration" not in mark:
+        started = [start(program, master, peers, index) for index in range(peers)]
+        for peer in started:
+            peer.finish()
+        return
+    with pccl.Store("127.0.0.1:0") as store:
+        started = [start(program, f"127.0.0.1:{store.port}", peers, index) for index in range(peers)]
+        for peer in started:
+            peer.finish()
 
 
 @pytest.mark.parametrize("program", list(documented()), ids=["run", "recover", "run lending", "recover lending"])

@@ -6,6 +6,11 @@
 // over.
 #pragma once
 
+// Visual C++ says in _MSVC_LANG what others say in __cplusplus.
+#if __cplusplus < 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 201703L)
+#error "pccl.hpp needs C++17: compile with -std=c++17 or later, or use pccl.h, which needs C++98 or C99"
+#else
+
 #include <pccl.h>
 
 #include <chrono>
@@ -1306,3 +1311,5 @@ private:
 };
 
 } // namespace pccl
+
+#endif

@@ -64,6 +64,13 @@ def test_in_place_many_and_tags(fleet):
         into = numpy.zeros(5, numpy.float32)
         comm.all_reduce(data, into, op=ReduceOp.SUM, tag=77)
         assert (into == 3).all() and (data == 1).all()
+        # Shapes are not compared, the sum is the default, and the average of integers drops the fraction.
+        shaped = numpy.arange(6.0).reshape((2, 3) if index else (3, 2))
+        comm.all_reduce(shaped, tag=78)
+        assert (shaped.ravel() == 3 * numpy.arange(6.0)).all()
+        whole = numpy.full(2, 1 + index // 2)
+        comm.all_reduce(whole, op="avg", tag=79)
+        assert (whole == 1).all()
         # In the order of the calls, as everybody writes it.
         handles = [comm.all_reduce_async(numpy.full(10 + i, index + i, numpy.float64), op="max") for i in range(20)]
         assert [handle.tag for handle in handles] == list(range(1, 21))

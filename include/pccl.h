@@ -626,12 +626,12 @@ PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool stric
  * two of them fail. false: others can dial it, whatever the master finds. Without this the environment variable
  * PCCL_OUTBOUND_ONLY (1 or 0) counts; if that is not set either, the master tries the ports of this peer. */
 PCCL_EXPORT pcclResult_t pcclSetOutboundOnly(pcclComm_t *communicator, bool outbound_only);
-/* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters, digits and
- * "-_.:@/+=~". Default "hostname:pid". */
+/* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters and digits of
+ * any script (UTF-8) and "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
 /* What the site of this peer is called: hosts that are near each other, and far from those of other sites. Peers with
- * the same name are in one site, those without a name in sites that are found by what is measured. 1 to 64 bytes of
- * letters, digits and "-_.:@/+=~". Default: no name. */
+ * the same name are in one site, those without a name in sites that are found by what is measured. Made of
+ * what a name is made of. Default: no name. */
 PCCL_EXPORT pcclResult_t pcclSetSite(pcclComm_t *communicator, const char *site);
 /* How many bytes of memory a sync may take beside the tensors while it fetches what differs, default 256 MiB. What it
  * replaces beyond that goes to a file without a name in spill_directory until the sync is over; NULL is the directory

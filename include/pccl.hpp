@@ -6,6 +6,11 @@
 // over.
 #pragma once
 
+// Visual C++ says in _MSVC_LANG what others say in __cplusplus.
+#if __cplusplus < 201703L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 201703L)
+#error "pccl.hpp needs C++17: compile with -std=c++17 or later, or use pccl.h, which needs C++98 or C99"
+#else
+
 #include <pccl.h>
 
 #include <chrono>
@@ -1037,18 +1042,17 @@ private:
     void run_by(More &more, Step &step, std::uint32_t peers, Recover make_good) {
         pcclRemedy_t remedy = is_connected() ? pcclRemedyNone : pcclRemedyReconnect;
         while (more()) {
+            // Outside of the try: recover tries again by itself, for as long as that is of use.
+            make_good(remedy);
             try {
-                make_good(remedy);
                 const pcclWorld_t now = world();
                 if (now.global_size < peers || now.global_size < now.min_world_size)
                     wait_for_world(peers > now.min_world_size ? peers : now.min_world_size);
                 step();
                 remedy = pcclRemedyNone;
             } catch (const Error &error) {
-                // The second comes from recover, which has tried for long enough; the third after close in another
-                // thread.
+                // The last is after close in another thread.
                 if (error.remedy() == pcclRemedyGiveUp || error.remedy() == pcclRemedyFormGroup ||
-                    error.result() == pcclMasterConnectionFailed ||
                     error.cause() == "NotConnected")
                     throw;
                 remedy = error.remedy();
@@ -1307,3 +1311,5 @@ private:
 };
 
 } // namespace pccl
+
+#endif

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -23,6 +24,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE / "source" if (HERE / "source").is_dir() else HERE.parent
 #: A directory with libpccl.so and pccl-master that were built for another platform: see packaging/wheels.
 PREBUILT = os.environ.get("PCCL_PREBUILT")
+#: Seconds between two lines that say that it still builds.
+STILL_S = float(os.environ.get("PCCL_STILL_S", "30"))
 #: ``e_machine`` of ELF files, as wheels name it.
 MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}
 
@@ -30,6 +33,16 @@ MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}
 def version():
     text = (ROOT / "Cargo.toml").read_text()
     return re.search(r'^version = "([^"]+)"', text, re.M).group(1)
+
+
+def tell(what):
+    """Tells whoever waits. pip keeps the output of a build to itself, so it also goes to the terminal, if there is one."""
+    print(f"pccl: {what}", file=sys.stderr, flush=True)
+    try:
+        with open("/dev/tty", "w") as terminal:
+            terminal.write(f"\r\npccl: {what}\r\n")
+    except OSError:
+        pass
 
 
 def build():
@@ -41,11 +54,22 @@ def build():
                          "(https://rustup.rs), or a wheel that was built elsewhere (pip wheel ./python)")
     command = ["cargo", "build", "--release", "-p", "pccl-capi", "-p", "pccl-master", "--message-format",
                "json-render-diagnostics"]
-    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
-    if built.returncode != 0:
-        raise SystemExit(f"error: cargo could not build PCCL (status {built.returncode}); see what it says above")
+    if os.environ.get("PCCL_AWS_LC") == "1":
+        command += ["--features", "pccl-capi/aws-lc,pccl-master/aws-lc"]
+    tell("building libpccl and pccl-master with cargo: minutes, once (pip install -v shows each step)")
+    began = time.monotonic()
+    cargo = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    while True:
+        try:
+            output, _ = cargo.communicate(timeout=STILL_S)
+            break
+        except subprocess.TimeoutExpired:
+            tell(f"cargo still builds, {time.monotonic() - began:.0f} s so far")
+    if cargo.returncode != 0:
+        raise SystemExit(f"error: cargo could not build PCCL (status {cargo.returncode}); see what it says above")
+    tell(f"built after {time.monotonic() - began:.0f} s")
     library = program = None
-    for line in built.stdout.decode().splitlines():
+    for line in output.decode().splitlines():
         for name in json.loads(line).get("filenames") or []:
             if Path(name).name in ("libpccl.so", "libpccl.dylib"):
                 library = Path(name)

@@ -4,12 +4,16 @@
  * nobody waits for it.
  *
  *     train_linear [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
+ *
+ * It says what it waits for, and every second how it goes. With PCCL_LOG_LEVEL=INFO the library says more.
  */
+#define _POSIX_C_SOURCE 199309L /* nanosleep */
 #include <float.h>
 #include <pccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define STEPS 200
 #define POINTS 100
@@ -34,10 +38,13 @@ static void begin(model_t *model) {
     model->state.infos = model->tensors;
 }
 
-/* The gradient for points of y = 3 x - 1, other ones on each peer. */
-static void gradient_of(const model_t *model, unsigned *random, float gradient[2]) {
+/* The gradient for points of y = 3 x - 1, other ones on each peer, and their mean squared error. */
+static float gradient_of(const model_t *model, unsigned *random, float gradient[2]) {
+    const struct timespec time_of_a_larger_model = {0, 10 * 1000 * 1000};
+    float loss = 0;
     int i;
     gradient[0] = gradient[1] = 0;
+    nanosleep(&time_of_a_larger_model, NULL);
     for (i = 0; i < POINTS; i++) {
         float x, error;
         *random = *random * 1664525u + 1013904223u;
@@ -45,16 +52,35 @@ static void gradient_of(const model_t *model, unsigned *random, float gradient[2
         error = model->weights[0] * x + model->weights[1] - (3 * x - 1);
         gradient[0] += 2 * error * x / POINTS;
         gradient[1] += 2 * error / POINTS;
+        loss += error * error / POINTS;
     }
+    return loss;
+}
+
+/* Says once a second how it goes. */
+static void tell(const pcclComm_t *comm, const model_t *model, float loss) {
+    static time_t said;
+    static uint64_t told;
+    const time_t now = time(NULL);
+    pcclWorld_t world;
+    if (now == said || pcclGetWorld(comm, &world) != pcclSuccess)
+        return;
+    if (said != 0)
+        printf("step %lu: loss %.6f, %lu peers, %.0f steps/s\n", (unsigned long) model->step, (double) loss,
+               (unsigned long) world.group_size, (double) (model->step - told) / difftime(now, said));
+    fflush(stdout);
+    said = now;
+    told = model->step;
 }
 
 /* Lends the model while this peer computes: newcomers fetch it. */
-static pcclResult_t compute(pcclComm_t *comm, const model_t *model, unsigned *random, float gradient[2]) {
+static pcclResult_t compute(pcclComm_t *comm, const model_t *model, unsigned *random, float gradient[2],
+                            float *loss) {
     /* Nothing has changed since the sync: it need not be hashed again. */
     const pcclResult_t result = pcclLendSharedState(comm, &model->state, true, NULL);
     if (result != pcclSuccess)
         return result;
-    gradient_of(model, random, gradient);
+    *loss = gradient_of(model, random, gradient);
     return pcclReclaimSharedState(comm, 0);
 }
 
@@ -73,7 +99,7 @@ static pcclResult_t step(pcclComm_t *comm, model_t *model, unsigned *random) {
     pcclReduceDescriptor_t descriptor;
     pcclSyncInfo_t info;
     pcclResult_t result;
-    float gradient[2] = {0, 0};
+    float gradient[2] = {0, 0}, loss = -1;
     /* Next to nothing, for who has nothing computed. */
     double weight = DBL_MIN;
 
@@ -81,7 +107,7 @@ static pcclResult_t step(pcclComm_t *comm, model_t *model, unsigned *random) {
         return result;
     /* Who has just come with the model computes nothing: the others have done so, and wait for nobody. */
     if (!info.came_ahead) {
-        if ((result = compute(comm, model, random, gradient)) != pcclSuccess)
+        if ((result = compute(comm, model, random, gradient, &loss)) != pcclSuccess)
             return result;
         weight = 1;
     }
@@ -99,6 +125,8 @@ static pcclResult_t step(pcclComm_t *comm, model_t *model, unsigned *random) {
     model->weights[1] -= 0.5f * gradient[1];
     model->step++;
     model->state.revision++;
+    if (loss >= 0)
+        tell(comm, model, loss);
     return pcclSuccess;
 }
 
@@ -120,6 +148,8 @@ int main(int count, char **arguments) {
     params.master_address.inet.ipv4.data[3] = 1;
     params.master_address.port = (uint16_t) port;
 
+    printf("waiting for the master at 127.0.0.1:%u, and for %lu peers\n", port, (unsigned long) peers);
+    fflush(stdout);
     /* Connects, to a master that may not be there yet, and waits until there are enough peers. */
     if ((result = pcclInit()) != pcclSuccess || (result = pcclCreateCommunicator(&params, &comm)) != pcclSuccess ||
         (result = pcclRecoverWithState(comm, pcclRemedyReconnect, peers, &model.state, NULL)) != pcclSuccess ||

@@ -3,12 +3,16 @@
 // first half is computed, so that nobody waits for them.
 //
 //     train_curve [PORT [PEERS]]      a peer of the master at 127.0.0.1:PORT (48148); begins when there are PEERS (2)
+//
+// It says what it waits for, and every second how it goes. With PCCL_LOG_LEVEL=INFO the library says more.
 #include <pccl.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <random>
+#include <thread>
 
 namespace {
 
@@ -30,6 +34,8 @@ public:
 
     Coefficients gradient(const Coefficients &weights) {
         Coefficients gradient(4, 0.0F);
+        loss_ = 0;
+        std::this_thread::sleep_for(std::chrono::milliseconds(4)); // a larger model takes its time
         for (int i = 0; i < HALF; i++) {
             const float x = place_(random_);
             const float powers[4] = {1, x, x * x, x * x * x};
@@ -38,14 +44,40 @@ public:
                 error += weights[k] * powers[k];
             for (int k = 0; k < 4; k++)
                 gradient[k] += 2 * error * powers[k] / HALF;
+            loss_ += error * error / HALF;
         }
         return gradient;
     }
 
+    // Mean squared error of the last of them.
+    float loss() const { return loss_; }
+
 private:
+    float loss_ = 0;
     std::mt19937 random_;
     std::uniform_real_distribution<float> place_{-1, 1};
     std::normal_distribution<float> noise_{0, 0.05F};
+};
+
+// Says once a second how it goes.
+class Progress {
+public:
+    void tell(std::uint64_t step, float loss, std::uint32_t peers) {
+        const auto now = std::chrono::steady_clock::now();
+        const std::chrono::duration<double> since = now - said_;
+        if (since.count() < 1)
+            return;
+        std::printf("step %lu: loss %.6f, %lu peers, %.0f steps/s\n", static_cast<unsigned long>(step),
+                    static_cast<double>(loss), static_cast<unsigned long>(peers),
+                    static_cast<double>(step - told_) / since.count());
+        std::fflush(stdout);
+        said_ = now;
+        told_ = step;
+    }
+
+private:
+    std::chrono::steady_clock::time_point said_ = std::chrono::steady_clock::now();
+    std::uint64_t told_ = 0;
 };
 
 // A weight that counts for nothing beside any other.
@@ -91,11 +123,17 @@ Model train(const std::string &master, std::uint32_t peers) {
     state.add("weights", model.weights);
     state.add("momentum", model.momentum);
     pccl::Communicator comm(master);
+    std::printf("waiting for the master at %s, and for %lu peers\n", master.c_str(), static_cast<unsigned long>(peers));
+    std::fflush(stdout);
     // Connects, to a master that may not be there yet, and waits until there are enough peers.
     comm.recover(pcclRemedyReconnect, peers, state);
     Points points(comm.world().rank + 1);
+    Progress progress;
     // What fails is made good, and the step is made again.
-    comm.run(2, state, [&] { return state.revision < STEPS; }, [&] { step(comm, state, model, points); });
+    comm.run(2, state, [&] { return state.revision < STEPS; }, [&] {
+        step(comm, state, model, points);
+        progress.tell(state.revision, points.loss(), comm.world().group_size);
+    });
     // The proof that all peers have the same model.
     comm.sync(state);
     return model;

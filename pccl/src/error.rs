@@ -189,6 +189,11 @@ impl Error {
         }
     }
 
+    /// Whether the log has it: verdicts and the end of a session are written where they arrive.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.verdict().is_some() || matches!(self, Self::Kicked(_) | Self::MasterLost(_))
+    }
+
     /// Whether a caller, here or on another peer, wanted the operation to end. Then nobody tries again by itself: the
     /// others might not.
     pub(crate) fn is_given_up(&self) -> bool {

@@ -62,14 +62,15 @@ class Collectives:
         """Begins a ``broadcast``."""
         return self._rooted("broadcast", data, root, None, tag, quantization_options)
 
-    def reduce(self, data: Any, root: int = 0, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
+    def reduce(self, data: Any, root: int = 0, *, op: Union[ReduceOp, str] = ReduceOp.SUM, tag: Optional[int] = None,
                quantization_options: Optional[QuantizationOptions] = None,
                timeout: Optional[float] = None) -> ReduceInfo:
         """Reduces ``data`` over all peers. At ``root`` it becomes the result, at the others it stays as it is."""
         limit_ms(timeout)
         return self._rooted("reduce", data, root, op, tag, quantization_options).result(timeout)
 
-    def reduce_async(self, data: Any, root: int = 0, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
+    def reduce_async(self, data: Any, root: int = 0, *, op: Union[ReduceOp, str] = ReduceOp.SUM,
+                     tag: Optional[int] = None,
                      quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
         """Begins a ``reduce``."""
         return self._rooted("reduce", data, root, op, tag, quantization_options)
@@ -88,7 +89,7 @@ class Collectives:
         """Begins an ``all_gather``."""
         return self._parts("all_gather", send, recv, None, counts, tag, quantization_options)
 
-    def reduce_scatter(self, send: Any, recv: Any, *, op: Union[ReduceOp, str],
+    def reduce_scatter(self, send: Any, recv: Any, *, op: Union[ReduceOp, str] = ReduceOp.SUM,
                        counts: Optional[Sequence[int]] = None, tag: Optional[int] = None,
                        quantization_options: Optional[QuantizationOptions] = None,
                        timeout: Optional[float] = None) -> ReduceInfo:
@@ -97,7 +98,7 @@ class Collectives:
         limit_ms(timeout)
         return self._parts("reduce_scatter", send, recv, op, counts, tag, quantization_options).result(timeout)
 
-    def reduce_scatter_async(self, send: Any, recv: Any, *, op: Union[ReduceOp, str],
+    def reduce_scatter_async(self, send: Any, recv: Any, *, op: Union[ReduceOp, str] = ReduceOp.SUM,
                              counts: Optional[Sequence[int]] = None, tag: Optional[int] = None,
                              quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
         """Begins a ``reduce_scatter``."""
@@ -116,8 +117,8 @@ class Collectives:
         """Begins a ``weighted_average``."""
         return self._weighted(data, weight, tag, quantization_options)
 
-    def all_reduce_in_segments(self, send: Any, recv: Any = None, *, segment_bytes: int, op: Union[ReduceOp, str],
-                               tag: Optional[int] = None,
+    def all_reduce_in_segments(self, send: Any, recv: Any = None, *, segment_bytes: int,
+                               op: Union[ReduceOp, str] = ReduceOp.SUM, tag: Optional[int] = None,
                                operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                                quantization_options: Optional[QuantizationOptions] = None,
                                timeout: Optional[float] = None) -> List[Segment]:

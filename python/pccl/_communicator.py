@@ -285,7 +285,8 @@ class Communicator(Training, Collectives, Sharing):
         return value.value
 
     def world(self) -> World:
-        """Sizes and the own rank, as of the last call that agreed with others."""
+        """Sizes and the own rank, as of the last call that agreed with others; also when the connection has ended since
+        (``is_connected``)."""
         world = structs.World()
         self._call("Communicator.world", "pcclGetWorld", byref(world))
         return World(*(getattr(world, name) for name in World.__dataclass_fields__))
@@ -343,13 +344,16 @@ class Communicator(Training, Collectives, Sharing):
 
     # ---- Data
 
-    def all_reduce(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
-                   operand_descriptor: Optional[ReduceOperandDescriptor] = None,
+    def all_reduce(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str] = ReduceOp.SUM,
+                   tag: Optional[int] = None, operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                    quantization_options: Optional[QuantizationOptions] = None,
                    timeout: Optional[float] = None) -> ReduceInfo:
         """Reduces ``send`` over all peers of the group into ``recv``, or into ``send`` itself if there is no ``recv``.
+        All peers give as many elements of the same type. Their shapes are not compared: 2 x 3 beside 3 x 2 is reduced
+        element by element, in the order of the memory.
 
-        - ``op``: a ``ReduceOp`` or its name: ``op="avg"``.
+        - ``op``: a ``ReduceOp`` or its name: ``op="avg"``. The default is the sum. The average of integers is rounded
+          towards zero.
         - ``tag``: names the reduce among those in flight, the same on all peers. Without one tags count up by
           themselves, and begin again with each sync and each call that lets peers in.
         - ``operand_descriptor``: the type of the elements, where it is not that of the buffer.
@@ -358,8 +362,8 @@ class Communicator(Training, Collectives, Sharing):
         limit_ms(timeout)
         return self._launch("all_reduce", send, recv, op, tag, operand_descriptor, quantization_options).result(timeout)
 
-    def all_reduce_async(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str], tag: Optional[int] = None,
-                         operand_descriptor: Optional[ReduceOperandDescriptor] = None,
+    def all_reduce_async(self, send: Any, recv: Any = None, *, op: Union[ReduceOp, str] = ReduceOp.SUM,
+                         tag: Optional[int] = None, operand_descriptor: Optional[ReduceOperandDescriptor] = None,
                          quantization_options: Optional[QuantizationOptions] = None) -> AsyncReduceHandle:
         """Begins a reduce, with the arguments of ``all_reduce``. The buffers are kept alive until it is over; leave
         them alone until ``result()`` of what this returns has returned."""
@@ -378,8 +382,9 @@ class Communicator(Training, Collectives, Sharing):
         PCCLError.check(code, call)
         return self._launched(AsyncReduceHandle(self, call, c_op, (given, taken)))
 
-    def all_reduce_many(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *, op: Union[ReduceOp, str],
-                        tag: Optional[int] = None, quantization_options: Optional[QuantizationOptions] = None,
+    def all_reduce_many(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *,
+                        op: Union[ReduceOp, str] = ReduceOp.SUM, tag: Optional[int] = None,
+                        quantization_options: Optional[QuantizationOptions] = None,
                         timeout: Optional[float] = None) -> ReduceInfo:
         """Reduces several buffers as one operation: all of them are reduced, or none. Arguments as those of
         ``all_reduce``, with sequences of buffers, of any types: ``comm.all_reduce_many([p.grad for p in
@@ -388,7 +393,7 @@ class Communicator(Training, Collectives, Sharing):
         return self._launch_many("all_reduce_many", sends, recvs, op, tag, quantization_options).result(timeout)
 
     def all_reduce_many_async(self, sends: Sequence[Any], recvs: Optional[Sequence[Any]] = None, *,
-                              op: Union[ReduceOp, str], tag: Optional[int] = None,
+                              op: Union[ReduceOp, str] = ReduceOp.SUM, tag: Optional[int] = None,
                               quantization_options: Optional[QuantizationOptions] = None
                               ) -> AsyncReduceHandle:
         """Begins a reduce of several buffers as one operation, with the arguments of ``all_reduce_many``."""

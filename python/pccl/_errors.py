@@ -1,10 +1,14 @@
 """What calls fail with."""
 
 import ctypes
+import re
 from typing import Any, Optional, Sequence, Tuple, Type
 
 from ._enums import Remedy, Result
 from ._library import library
+
+#: What C says of an object that Python has given back.
+_GONE = re.compile("the (.+) is NULL|there is no such (.+), or no longer")
 
 
 class PCCLError(Exception):
@@ -42,6 +46,11 @@ class PCCLError(Exception):
         """Whether the same call may simply be made again."""
         return self.remedy is Remedy.RETRY
 
+    @property
+    def _is_logged(self) -> bool:
+        """Whether the log of the library has it: verdicts and the end of a connection are written where they arrive."""
+        return isinstance(self, (Aborted, Dropped, MasterLost)) and not isinstance(self, OutcomeUnknown)
+
     @staticmethod
     def check(code: int, func_name: str) -> None:
         """Raises unless ``code`` means success. Only in the thread that made the call."""
@@ -52,6 +61,8 @@ class PCCLError(Exception):
     def of(code: int, func_name: str) -> "PCCLError":
         """The error of a call that this thread has just made."""
         message = library.pcclGetLastError().decode(errors="replace")
+        if gone := _GONE.fullmatch(message):
+            message = f"this {gone[1] or gone[2]} is closed: its `with` is over, or it was destroyed; make a new one"
         remedy = Remedy(library.pcclGetLastRemedy())
         verdict = message if " failed: " in message or remedy is Remedy.RETRY else None
         cause = library.pcclGetLastCause().decode()

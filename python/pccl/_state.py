@@ -99,16 +99,26 @@ class SharedState:
         self._capture()
 
     @classmethod
-    def of(cls, *, revision: int = 0, **parts: Any) -> "SharedState":
+    def of(cls, *unnamed: Any, revision: int = 0, **parts: Any) -> "SharedState":
         """From parts with names: ``SharedState.of(model=model, optimizer=optimizer, extra={"step": Box(0)})``.
 
         A part is a module of torch (parameters and buffers), an optimiser of torch (its state and the numbers of its
         groups, such as learning rates), anything else with ``state_dict`` and ``load_state_dict`` (a scheduler), a
         tensor, an array, a ``Box``, a mapping or list of these, or a callable that returns any of these. Names of
-        entries begin with the name of the part. The state of an optimiser that has not made a step yet is made:
-        ``materialise_optimizer``.
+        entries begin with the name of the part. A module and an optimiser may be given without names, which are then
+        ``model`` and ``optimizer``: ``SharedState.of(model, optimizer)``. The state of an optimiser that has not made a
+        step yet is made: ``materialise_optimizer``.
         """
-        return cls(dict(parts), revision=revision)
+        named = dict(parts)
+        for part in unnamed:
+            name = "model" if _is_module(part) else "optimizer" if _is_optimizer(part) else None
+            if name is None:
+                raise TypeError(f"a {type(part).__name__} needs a name, the same on all peers: "
+                                "SharedState.of(weights=weights)")
+            if name in named:
+                raise TypeError(f"two parts would be called {name}: give them names")
+            named[name] = part
+        return cls(named, revision=revision)
 
     @property
     def revision(self) -> int:

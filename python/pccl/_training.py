@@ -65,7 +65,8 @@ class Training:
         nothing, and nobody waits for it: its first ``step`` gets ``None`` and has to reduce with the weight 0, as in
         ``comm.weighted_average(gradient, 0 if computed is None else 1)``.
 
-        Exceptions other than ``PCCLError``, and those whose remedy is to give up, are raised.
+        Exceptions other than ``PCCLError``, and those whose remedy is to give up, are raised; so is ``ConnectFailed``
+        when the master was not reached for ``connect_timeout``.
         """
         if not callable(step):
             raise TypeError(f"step is a function, not a {type(step).__name__}")
@@ -84,12 +85,13 @@ class Training:
         error: Optional[PCCLError] = None
         while goes_on():
             peers = integer(min_world() if callable(min_world) else min_world, "min_world", 1, U32)
+            # Outside of the try: recover tries again by itself, for as long as that is of use.
+            if error is not None:
+                self.recover(error, min_world=peers, state=fetched)
+            elif not self.is_connected:
+                self._recover(Remedy.RECONNECT, peers, fetched)
+            error = None
             try:
-                if error is not None:
-                    self.recover(error, min_world=peers, state=fetched)
-                elif not self.is_connected:
-                    self._recover(Remedy.RECONNECT, peers, fetched)
-                error = None
                 self._wait_for(peers)
                 if compute is None:
                     self._turn(step, state, chosen, goes_on)
@@ -97,9 +99,12 @@ class Training:
                     self._lent_turn(step, compute, state, chosen, goes_on)
                 failures = 0
             except PCCLError as failed:
-                if failed is error or failed.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
+                if failed.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
                     raise
-                LOGGER.warning("a step failed: %s", failed)
+                if failed._is_logged:
+                    LOGGER.info("the step is made again, after %s", failed.cause)
+                else:
+                    LOGGER.warning("a step failed: %s", failed)
                 error, failures = failed, failures + 1
                 if failures > 1:
                     # The first failure has taken its time; a row of them must not keep the machine busy.

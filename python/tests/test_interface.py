@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import inspect
 import os
 import signal
 import subprocess
@@ -37,6 +38,41 @@ def test_addresses():
             Communicator(bad)
     with pytest.raises(PCCLError):
         MasterNode("nowhere").run()
+
+
+@pytest.mark.parametrize("address", ["http://localhost:48148", "tcp://localhost:48148", "tcp://[::1]:48148"])
+def test_an_address_is_no_url(address):
+    with pytest.raises(ValueError, match="give host and port alone, without the part up to `://`"):
+        Communicator(address)
+
+
+def test_what_is_closed_says_so(master):
+    data = array.array("f", [1, 2, 3])
+    with Communicator(master, first_ports=(0, 0), world_of_one=True) as comm:
+        comm.connect()
+        handle = comm.all_reduce_async(data)
+    state, closed = SharedState.of(x=data), "this communicator is closed: its `with` is over"
+    calls = (comm.world, comm.connect, comm.close, comm.barrier, handle.result, lambda: comm.name,
+             lambda: comm.all_reduce(data), lambda: comm.sync_shared_state(state),
+             lambda: comm.run(print, state=state, steps=1))
+    for call in calls:
+        with pytest.raises(pccl.InvalidArgument, match=closed):
+            call()
+    with MasterNode("127.0.0.1:0") as node:
+        pass
+    with pytest.raises(pccl.InvalidArgument, match="this master is closed"):
+        node.port
+    with pccl.Store("127.0.0.1:0") as store:
+        pass
+    with pytest.raises(pccl.InvalidArgument, match="this store is closed"):
+        store.port
+
+
+def test_reduces_are_sums_unless_told_otherwise():
+    reduces = {name: inspect.signature(call) for name, call in inspect.getmembers(Communicator, callable)
+               if not name.startswith("_")}
+    ops = {name: found.parameters["op"].default for name, found in reduces.items() if "op" in found.parameters}
+    assert len(ops) == 9 and set(ops.values()) == {ReduceOp.SUM}, ops
 
 
 def test_schedules_are_chosen_at_any_time(alone):
@@ -140,6 +176,14 @@ def test_ctrl_c_interrupts_a_blocking_call(master, start):
             except KeyboardInterrupt:
                 say(f"{call} {time.monotonic() - began:.3f}")
             assert (data == 1).all()
+            if call == "update":
+                # The connection has ended; what was known last is still known.
+                assert not comm.is_connected and comm.world().global_size == 2
+                try:
+                    comm.update_topology()
+                    raise SystemExit("it is connected")
+                except NotConnected:
+                    pass
             comm.destroy()
             go()
         """, master, 2, 0)

@@ -22,6 +22,19 @@ def optimizer_of(name, module):
     return getattr(torch.optim, name.split()[0])(module.parameters(), **OPTIMIZERS[name])
 
 
+def test_a_module_and_an_optimiser_need_no_names():
+    module = torch.nn.BatchNorm1d(2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    assert SharedState.of(module).names() == SharedState.of(model=module).names()
+    assert SharedState.of(module, optimizer).names() == SharedState.of(model=module, optimizer=optimizer).names()
+    assert SharedState.of(module, revision=3, step=Box(0)).revision == 3
+    for wrong in (lambda: SharedState.of(module, module), lambda: SharedState.of(module, model=module)):
+        with pytest.raises(TypeError, match="two parts would be called model"):
+            wrong()
+    with pytest.raises(TypeError, match="a Tensor needs a name"):
+        SharedState.of(torch.zeros(3))
+
+
 def test_reduces_and_state(fleet):
     fleet(2, """
         import torch

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import textwrap
 
 import pytest
 from ports import free_port
+
+import pccl
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.distributed")
@@ -271,3 +274,53 @@ def test_an_elastic_group_goes_on_over_a_kill_and_a_join(ranks, master):
     ends = {line(peer, "end") for peer in [*rest, *newcomer]}
     assert len(ends) == 1, ends
     finish([*rest, *newcomer])
+
+
+def of_document(name):
+    with open(os.path.join(os.path.dirname(__file__), "..", "..", name)) as file:
+        return next(block for block in re.findall(r"```python\n(.*?)```", file.read(), re.S) if ".elastic(" in block)
+
+
+def test_the_documented_training_says_how_it_goes(master):
+    program = of_document("docs/pytorch.md")
+    assert program == of_document("python/README.md")
+    for old, new in (("127.0.0.1:48148", master), ("steps=2000", "steps=200")):
+        assert old in program
+        program = program.replace(old, new)
+    peers = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+             for _ in range(2)]
+    for peer in peers:
+        out, err = peer.communicate(timeout=PATIENCE_S)
+        assert peer.returncode == 0, err
+        for step in (100, 200):
+            assert re.search(rf"^step {step}: loss \d+\.\d{{4}}, 2 peers, \d+ steps/s$", out, re.M), out
+        assert "waiting for the world: 1 of 2 peers" in err or "registered as peer" in err, err
+        assert "FlightRecorder" not in err, err
+
+
+def test_an_elastic_group_ends_when_its_master_does_not_come_back(ranks):
+    program = """
+        run = pccl.torch.elastic(where, connect_timeout=1, master_grace=0)
+        net = model()
+        ddp, optimizer = run.data_parallel(net), torch.optim.SGD(net.parameters(), lr=0.05)
+        state = pccl.SharedState.of(net, optimizer)
+        def step():
+            optimizer.zero_grad()
+            x, y = batch(state.revision, rank)
+            torch.nn.functional.mse_loss(ddp(x), y).backward()
+            optimizer.step()
+            if state.revision == 5:
+                say("fifth")
+        try:
+            run.run(step, state=state, more=lambda: True)
+        except pccl.ConnectFailed as error:
+            say("ended")
+        run.close()
+        """
+    with pccl.MasterNode("127.0.0.1:0") as node:
+        peers = ranks(2, f"127.0.0.1:{node.port}", program)
+        for peer in peers:
+            line(peer, "fifth")
+    for peer in peers:
+        line(peer, "ended")
+    finish(peers)

@@ -9,6 +9,8 @@ import sys
 import pytest
 from ports import free_port
 
+import pccl
+
 pytest.importorskip("numpy")
 DOCUMENT = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
 #: A training that says each step.
@@ -62,6 +64,13 @@ def test_in_place_many_and_tags(fleet):
         into = numpy.zeros(5, numpy.float32)
         comm.all_reduce(data, into, op=ReduceOp.SUM, tag=77)
         assert (into == 3).all() and (data == 1).all()
+        # Shapes are not compared, the sum is the default, and the average of integers drops the fraction.
+        shaped = numpy.arange(6.0).reshape((2, 3) if index else (3, 2))
+        comm.all_reduce(shaped, tag=78)
+        assert (shaped.ravel() == 3 * numpy.arange(6.0)).all()
+        whole = numpy.full(2, 1 + index // 2)
+        comm.all_reduce(whole, op="avg", tag=79)
+        assert (whole == 1).all()
         # In the order of the calls, as everybody writes it.
         handles = [comm.all_reduce_async(numpy.full(10 + i, index + i, numpy.float64), op="max") for i in range(20)]
         assert [handle.tag for handle in handles] == list(range(1, 21))
@@ -207,10 +216,80 @@ def test_peers_may_be_started_before_their_master(start, lead):
         peer.finish()
 
 
-def documented():
-    """The loops of docs/python.md, with more steps, and told to say each."""
+#: Says what ended it, and after how long.
+ENDS = """
+import time
+began = time.monotonic()
+try:
+    comm.run(step, state=state, {how})
+except ConnectFailed as error:
+    assert error.func_name == "Communicator.recover" and address in str(error), error
+    say(f"ended after {{time.monotonic() - began:.0f}} s")
+"""
+
+
+@pytest.mark.parametrize("how", ["steps=5", "steps=5, compute=lambda: None"], ids=["run", "run lending"])
+def test_the_loop_ends_when_there_is_no_master(start, how):
+    program = LOOP.replace("first_ports=", "connect_timeout=1, first_ports=") + ENDS.format(how=how)
+    peer = start(program, f"127.0.0.1:{free_port()}", 2, 0)
+    assert int(peer.expect("ended").split()[2]) < 10
+    peer.finish()
+
+
+def test_the_loop_ends_when_the_master_does_not_come_back(start, lead):
+    address = f"127.0.0.1:{free_port()}"
+    program = LOOP.replace("first_ports=", "connect_timeout=1, master_grace=0, first_ports=")
+    peers = [start(program + ENDS.format(how="more=lambda: True"), address, 2, index) for index in range(2)]
+    master = lead(address)
+    for peer in peers:
+        until(peer, "^step 5 ")
+    master.kill()
+    for peer in peers:
+        until(peer, "^ended")
+        peer.finish()
+
+
+@pytest.mark.skipif("PCCL_LOG_LEVEL" in os.environ or "RUST_LOG" in os.environ, reason="the log goes to standard error")
+def test_a_failure_is_told_once(start, lead):
+    """By the library, where it arrives; the loop does not say it again."""
+    address = f"127.0.0.1:{free_port()}"
+    told = """
+import logging
+lines = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("pccl").addHandler(Keep(logging.WARNING))
+"""
+    program = told + LOOP + """
+comm.run(step, state=state, steps=200)
+# The log is handed over by another thread.
+assert len([line for line in lines if "master lost" in line]) <= 1, lines
+assert not [line for line in lines if "a step failed: " in line and "too few" not in line], lines
+say("end")
+"""
+    program = program.replace("first_ports=", "master_grace=0, first_ports=")
+    master = lead(address)
+    peers = [start(program, address, 2, index) for index in range(2)]
+    for peer in peers:
+        until(peer, "^step 5 ")
+    master.kill()
+    master.wait()
+    lead(address)
+    for peer in peers:
+        until(peer, "^end")
+        peer.finish()
+
+
+def blocks():
+    """All programs, and parts of programs, of docs/python.md."""
     with open(DOCUMENT) as file:
-        whole, own, lending, own_lending = re.findall(r"```python\n(.*?)```", file.read(), re.S)[:4]
+        return re.findall(r"```python\n(.*?)```", file.read(), re.S)
+
+
+def documented():
+    """The loops of docs/python.md, with more steps that take no time, and told to say each."""
+    whole, own, lending, own_lending = blocks()[:4]
     for part, wanted in ((whole, "comm.run(step"), (own, "comm.recover(error"), (lending, "compute=compute"),
                          (own_lending, "comm.lend(")):
         assert wanted in part
@@ -218,6 +297,7 @@ def documented():
     made = 'comm = Communicator("master.example:48148")\n'
     programs = whole, begin + made + own, begin + lending, begin + compute + made + own_lending
     changes = (('"master.example:48148"', "address, first_ports=(0, 0)"), ("steps=20", "steps=400"), ("< 20", "< 400"),
+               ("time.sleep(0.1)", "time.sleep(0)"),
                ("weights[:] += change", "weights[:] += change; say(f'step {state.revision}')"))
     for program in programs:
         for old, new in changes:
@@ -225,6 +305,60 @@ def documented():
             program = program.replace(old, new)
         assert "400" in program
         yield program + "say(f'end {state.revision} {weights.tobytes().hex()[:16]}')\n"
+
+
+def test_the_first_program_says_how_it_goes(master, start):
+    program = blocks()[0].replace('"master.example:48148"', "address, first_ports=(0, 0)")
+    peers = [start(program, master, 2, index) for index in range(2)]
+    for peer in peers:
+        for step in (10, 20):
+            until(peer, rf"^step {step}: loss 0\.\d{{4}}, 2 peers, \d+\.\d steps/s$")
+        peer.finish()
+
+
+#: What the parts of programs that are no loop need before and behind them.
+PARTS = {
+    "for handle in handles:": ("comm = join()\ngradients = [numpy.ones(3), numpy.ones(5)]\n",
+                               "assert all((gradient == 1).all() for gradient in gradients)\n"),
+    "pccl.Notice(": (LOOP.replace("Communicator(address,", "Communicator(address, name=str(index),")
+                     + "COMMAND = 'sleep 1; true'\n", "assert notice.is_given() or state.revision == 1000\n"),
+    "comm.form_group(": ("gradient = numpy.full(3, index, numpy.float32)\n",
+                         "    assert world.rank == index and (gradient == 1).all()\n"),
+    "pccl.GlobalIteration(": ("""
+import pccl
+rank, state_hash, taken = index, b"", []
+def train(iteration, members):
+    assert len(members) == 2
+    taken.append(iteration)
+""", "assert taken == list(range(20))\n"),
+}
+
+
+def test_every_program_of_the_document_is_run():
+    """The first four by the tests of loops."""
+    rest = blocks()[4:]
+    assert len(rest) == len(PARTS) and all(sum(mark in part for mark in PARTS) == 1 for part in rest)
+    # What does not run by itself says what it needs.
+    assert all(part.startswith("# ") for part in blocks()[1:])
+
+
+@pytest.mark.parametrize("mark", list(PARTS), ids=["handles", "notice", "formed group", "iteration"])
+def test_the_documented_parts_run(master, start, mark):
+    part = next(part for part in blocks() if mark in part)
+    before, behind = PARTS[mark]
+    program, peers = before + part + behind, 3 if "form_group" in mark else 2
+    for old, new in (('"master.example:48148", name="b"', 'address, name="abc"[index], first_ports=(0, 0)'),
+                     ('"10.0.0.1:29500"', "address"), ("world_size=8", "world_size=2"), ("< 1000:", "< 20:")):
+        program = program.replace(old, new)
+    if "GlobalIteration" not in mark:
+        started = [start(program, master, peers, index) for index in range(peers)]
+        for peer in started:
+            peer.finish()
+        return
+    with pccl.Store("127.0.0.1:0") as store:
+        started = [start(program, f"127.0.0.1:{store.port}", peers, index) for index in range(peers)]
+        for peer in started:
+            peer.finish()
 
 
 @pytest.mark.parametrize("program", list(documented()), ids=["run", "recover", "run lending", "recover lending"])

@@ -1,8 +1,9 @@
 //! Builds the library and the programs.
 
 use std::{
+    io::Write,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::OnceLock,
 };
 
@@ -20,20 +21,23 @@ pub(crate) enum Language {
 }
 
 /// Directory with `libpccl.so`, `libpccl.a` and `pccl-master`, built with what the tests themselves were built with:
-/// all that goes into them is there already.
+/// all that goes into them is there already. What cargo says meanwhile is shown, although a test is under way.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        // Not by eprintln, which the harness of tests keeps to itself.
+        let told = writeln!(std::io::stderr(), "building libpccl and pccl-master, which these tests link and start:");
+        told.expect("stderr is there");
         let output = Command::new(cargo)
             .args(["build", "--profile", if cfg!(debug_assertions) { "test" } else { "release" }])
             .args(["-p", "pccl-capi", "-p", "pccl-master", "--message-format", "json"])
             .current_dir(root())
+            .stderr(Stdio::inherit())
             .output()
             .expect("cargo runs");
         let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "the library is not built:\n{errors}\n{text}");
+        assert!(output.status.success(), "the library is not built, for the reasons above:\n{text}");
         let file = text.split('"').find(|part| part.ends_with("/libpccl.so"));
         let file = file.unwrap_or_else(|| panic!("cargo names no libpccl.so:\n{text}"));
         Path::new(file).parent().expect("an absolute path").to_owned()

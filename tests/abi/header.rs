@@ -1,6 +1,6 @@
 //! The headers by themselves.
 
-use crate::build::{Language, compile};
+use crate::build::{Language, compile, compiler, root};
 use std::process::Command;
 
 #[test]
@@ -31,6 +31,20 @@ fn members_of_a_global_iteration_in_c() {
     let program = compile(Language::C99, "tests/abi/c/iteration.c", "iteration").expect("a C compiler");
     let output = Command::new(program).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn an_older_cpp_is_told_what_is_needed_in_one_sentence() {
+    let Some(compiler) = compiler(Language::Cpp17) else { return };
+    let output = Command::new(compiler)
+        .args(["-std=c++14", "-fsyntax-only", "-include", "pccl.hpp", "-xc++", "/dev/null", "-I"])
+        .arg(root().join("include"))
+        .output()
+        .expect("the compiler runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = said.lines().filter(|line| line.contains("error:")).collect();
+    assert!(!output.status.success() && said.contains("compile with -std=c++17"), "{said}");
+    assert!(errors.iter().all(|line| line.contains("#error") || line.contains("needs C++17")), "{said}");
 }
 
 fn runs_in_cpp(source: &str) {

@@ -132,7 +132,7 @@ fn peer(master: &str) -> pccl::Communicator {
 }
 
 fn untrained() -> readme_example::Training {
-    readme_example::Training { weights: vec![0.0; 1000], step: [0], revision: 0 }
+    readme_example::Training::default()
 }
 
 fn launch(listen: &str) -> pccl::Master {

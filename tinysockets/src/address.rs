@@ -134,6 +134,9 @@ impl FromStr for HostPort {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let fail = |problem| AddressError { text: text.to_owned(), problem };
+        if text.contains("://") {
+            return Err(fail("give host and port alone, without the part up to `://`"));
+        }
         let (host, port) = text.rsplit_once(':').ok_or_else(|| fail("the port is missing"))?;
         let host = match host.strip_prefix('[').map(|rest| rest.strip_suffix(']')) {
             Some(Some(inner)) => {
@@ -212,7 +215,9 @@ mod tests {
             ("[::1:80", "not closed"),
             ("[example.org]:80", "IPv6"),
             ("a b:80", "character"),
-            ("http://host:80", "needs brackets"),
+            ("http://host:80", "without the part up to `://`"),
+            ("tcp://host", "without the part up to `://`"),
+            ("tcp://[::1]:80", "without the part up to `://`"),
         ] {
             let error = text.parse::<HostPort>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

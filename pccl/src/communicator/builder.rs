@@ -146,8 +146,8 @@ impl Builder {
 
     /// What the site of this peer is called: hosts that are near each other, and far from those of other sites. Peers
     /// with the same name are in one site, others in sites that are found by what is measured. Large all-reduces may
-    /// then go in two levels ([`Schedule::Sites`](crate::Schedule::Sites)). 1 to 64 bytes of letters, digits and
-    /// `-_.:@/+=~`. Default: no name.
+    /// then go in two levels ([`Schedule::Sites`](crate::Schedule::Sites)). Made of what
+    /// a name is made of. Default: no name.
     pub fn site(mut self, site: &str) -> Self {
         self.site = Some(site.to_owned());
         self
@@ -200,7 +200,8 @@ impl Builder {
     }
 
     /// What this peer is called in the status, in logs, verdicts and flight records, beside its identity, which is a
-    /// new one after each connect: 1 to 64 bytes of letters, digits and `-_.:@/+=~`. Default: `hostname:pid`.
+    /// new one after each connect: 1 to 64 bytes of letters and digits of any script (UTF-8) and `-_.:@/+=~`.
+    /// Default: `hostname:pid`.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self

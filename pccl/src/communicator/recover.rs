@@ -61,7 +61,10 @@ impl Communicator {
                     return Err(error);
                 }
                 Err(error) => {
-                    log::warn!("a step failed: {error}");
+                    match error.is_logged() {
+                        true => log::info!("the step is made again"),
+                        false => log::warn!("a step failed: {error}"),
+                    }
                     failure = Some(error);
                 }
             }

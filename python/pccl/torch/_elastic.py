@@ -1,7 +1,9 @@
 """Training with whoever is there: no list of members, no rank that must not die."""
 
+import os
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 import torch.distributed as dist
@@ -23,11 +25,28 @@ def elastic(address: str, timeout: Optional[timedelta] = None, **settings: Any) 
     settings.setdefault("first_ports", (0, 0))
     communicator = Communicator(address, **settings)
     communicator.connect()
-    dist.init_process_group("pccl", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout,
-                            pg_options=Options(elastic=communicator))
+    with _unrecorded():
+        dist.init_process_group("pccl", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout,
+                                pg_options=Options(elastic=communicator))
     group = dist.distributed_c10d._get_default_group()
     assert isinstance(group, PCCLProcessGroup)
     return Elastic(communicator, group)
+
+
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """The flight recorder of torch knows groups by the ranks that they begin with, and warns of this one, whose members
+    change. PCCL has a recorder of its own."""
+    name = "TORCH_FR_BUFFER_SIZE"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 class Elastic:

@@ -379,6 +379,23 @@ impl Conn {
         }
     }
 
+    /// Whether the other end has not answered the last questions of the system, while nothing is under way: nothing
+    /// passes at the moment, or somebody on the way has forgotten the connection.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.info().is_ok_and(|info| {
+            // The first question may still be under way, on a long path more of them.
+            let asked_for = Duration::from_millis(info.last_ack_ms.into()).saturating_sub(ASKED_AFTER);
+            let is_idle = info.unacked_segments == 0 && info.notsent_bytes == 0;
+            is_idle && info.vain_questions > 1 && asked_for > 2 * Duration::from_micros(info.rtt_us.into())
+        })
+    }
+
+    /// For how long nothing has been said on it, in either direction, if that is long enough to be forgotten on the way.
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        let idle = self.info().ok().map(|info| Duration::from_millis(info.idle_ms.into()));
+        idle.filter(|idle| *idle >= ASKED_AFTER)
+    }
+
     /// What has not been sent when the connection is closed is thrown away.
     pub fn discard_on_close(&self) -> io::Result<()> {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))

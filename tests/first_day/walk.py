@@ -87,6 +87,23 @@ class Lab:
         for rule in rules:
             self.in_router("nft", f"add rule ip walk forward {rule}")
 
+    def forget(self, after_s, counts_questions):
+        """The router forgets connections that were not used for some time, and drops what comes on them after that.
+        What has no bytes in it, as the questions that the system asks on an idle connection, counts or does not."""
+        if counts_questions:
+            timeouts = [f"net.netfilter.nf_conntrack_tcp_timeout_{state}={after_s}"
+                        for state in ("established", "unacknowledged")]
+            self.in_router("sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_loose=0", *timeouts)
+            self.firewall("ct state invalid drop", "ct state new tcp flags & (syn | ack) != syn drop")
+            return
+        there, back = "ip saddr . tcp sport . ip daddr . tcp dport", "ip daddr . tcp dport . ip saddr . tcp sport"
+        used = f"update @known {{ {there} }} update @known {{ {back} }}"
+        self.in_router("nft", "add table ip walk")
+        self.in_router("nft", "add set ip walk known { type ipv4_addr . inet_service . ipv4_addr . inet_service ; "
+                       f"flags dynamic, timeout ; timeout {after_s}s ; }}")
+        self.firewall(f"tcp flags & (syn | ack) == syn {used} accept", f"{there} != @known drop",
+                      f"ip length > 60 {used}")
+
     def hide(self, host):
         """The machine has no address that others can reach: it goes out behind the address of the router."""
         self.in_router("nft", "add table ip walk")
@@ -181,8 +198,8 @@ class Walk:
         self.title = f"{mistake.name}, {'of the peer that came first' if first else 'of a newcomer'}"
         self.programs = []
 
-    def peer(self, lab, host):
-        arguments = self.mistake.arguments if host == self.culprit else ()
+    def peer(self, lab, host, *more):
+        arguments = self.mistake.arguments if host == self.culprit else more
         command = [PEER_PROGRAM, "--role", "peer", "--master", f"{address(0)}:{MASTER_PORT}", "--shard", str(host)]
         program = Program(lab, host, f"peer {host}", *command, "--steps", "100000", *arguments)
         self.programs.append(program)
@@ -308,6 +325,7 @@ def main():
         walks += [(mistake, culprit, first) for mistake in mistakes(culprit)]
     walks = [Walk(number, *walk) for number, walk in enumerate(walks)]
     walks.append(closed_master(len(walks)))
+    walks += [forgetful_firewall(len(walks) + nth, *case) for nth, case in enumerate(FORGETFUL_FIREWALLS)]
     words = [word.lower() for word in arguments.words]
     walks = [walk for walk in walks if not words or any(word in walk.title.lower() for word in words)]
     if not walks:
@@ -348,6 +366,58 @@ def closed_master(number):
 
     walk.take = take
     return walk
+
+
+# Name of the case, after how many seconds the firewall forgets, whether questions of the system count as use of a
+# connection, and how long a step may take that computes for 20 s.
+FORGETFUL_FIREWALLS = [
+    ("firewall that forgets after 12 s", 12, True, 20.5),
+    ("firewall that forgets after 3 s", 3, True, 20.5),
+    ("firewall that forgets after 12 s whatever the system asks", 12, False, 22),
+]
+COMPUTE_S, SLOW_STEPS = 20, 4
+# What is said where a connection was missed.
+COMPLAINT = re.compile(r"aborted|event=retried|(?:WARN|ERROR).*(?:edge|link|connection|operation)", re.IGNORECASE)
+
+
+def forgetful_firewall(number, title, forgets_s, counts_questions, limit_s):
+    """Peers compute for longer than a firewall between them remembers a connection. No step takes longer for that, and
+    nobody complains."""
+    walk = Walk(number, Mistake(title, None, "never said"), None, True)
+    walk.title = title
+
+    def take():
+        lab = Lab(number)
+        problems, began = [], time.monotonic()
+        try:
+            lab.forget(forgets_s, counts_questions)
+            master = Program(lab, 0, "master", MASTER_PROGRAM, "--listen", f"0.0.0.0:{MASTER_PORT}", "--insecure")
+            walk.programs.append(master)
+            peers = [walk.peer(lab, host, "--pace-ms", str(COMPUTE_S * 1000)) for host in (1, 2, 3)]
+            times = step_times(peers, SLOW_STEPS)
+            slow = [f"{taken:.1f} s" for taken in times if taken > limit_s]
+            if slow or len(times) < SLOW_STEPS:
+                problems.append(f"of {len(times)} steps of {COMPUTE_S} s some took longer than {limit_s} s: {slow}")
+            said = [f"{program.name}: {line}" for program in walk.programs for line in program.said()]
+            problems += [f"somebody complains: {line}" for line in said if COMPLAINT.search(line)]
+            took_s = time.monotonic() - began
+        finally:
+            lab.close()
+        return problems, walk.report(problems, None, took_s)
+
+    walk.take = take
+    return walk
+
+
+def step_times(peers, count):
+    """How long the first steps with all peers take, for the slowest of them, from the second one on."""
+    ends = []
+    deadline = time.monotonic() + PATIENCE_S + COMPUTE_S * (count + 2)
+    while len(ends) <= count and time.monotonic() < deadline:
+        done = min(sum(world == len(peers) for world in peer.steps()) for peer in peers)
+        ends += [time.monotonic()] * (done - len(ends))
+        time.sleep(0.02)
+    return [end - begin for begin, end in zip(ends, ends[1:])]
 
 
 if __name__ == "__main__":

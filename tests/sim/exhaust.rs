@@ -362,7 +362,7 @@ impl Table {
                 }
             }
             if (peer.id == from) == number.is_multiple_of(2) || is_wide() {
-                let fault = EdgeFault { from, to, generation, text: Text::new("reset") };
+                let fault = EdgeFault { from, to, generation, forgotten: false, text: Text::new("reset") };
                 let (epoch, up, broken) = (peer.epoch, Vec::new(), vec![fault]);
                 queue.push_back(C2m::EdgeReport(EdgeReport { epoch, up, broken }));
             }

@@ -210,7 +210,8 @@ impl World {
             }
             11 => {
                 let generation = LinkGeneration(b);
-                let fault = EdgeFault { from: me, to: me, generation, text: Text::default() };
+                let fault =
+                    EdgeFault { from: me, to: me, generation, forgotten: false, text: Text::default() };
                 C2m::EdgeReport(EdgeReport { epoch: GroupEpoch(0), up: vec![], broken: vec![fault] })
             }
             12 => C2m::Leave(Nothing {}),
@@ -223,7 +224,12 @@ impl World {
             _ => C2m::Beat(Beat {
                 call_ms: u64::MAX,
                 moved_bytes: u64::MAX,
-                stalled: vec![StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }],
+                stalled: vec![StalledEdge {
+                    to: me,
+                    generation: LinkGeneration(b),
+                    stalled_ms: u64::MAX,
+                    idle_ms: 0,
+                }],
                 ..Beat::default()
             }),
         };

@@ -221,7 +221,13 @@ impl World {
     }
 
     fn edge_failed(&mut self, slot: usize, edge: EdgeKey, text: &str) {
-        let fault = EdgeFault { from: edge.0, to: edge.1, generation: edge.2, text: Text::new(text) };
+        let fault = EdgeFault {
+            from: edge.0,
+            to: edge.1,
+            generation: edge.2,
+            forgotten: false,
+            text: Text::new(text),
+        };
         if self.clients[slot].said.insert(edge, false) != Some(false) {
             self.report(slot, Vec::new(), vec![fault]);
         }

@@ -161,7 +161,7 @@ impl World {
         let own = (!edges.is_empty()).then(|| edges[self.mesh.below(edges.len() as u64) as usize]);
         let some = (me, PeerId(7), LinkGeneration(self.mesh.below(4)));
         let (from, to, generation) = own.filter(|_| self.mesh.percent(80)).unwrap_or(some);
-        let fault = EdgeFault { from, to, generation, text: Text::new("mischief") };
+        let fault = EdgeFault { from, to, generation, forgotten: false, text: Text::new("mischief") };
         let up = edges.into_iter().map(|(from, to, generation)| EdgeName { from, to, generation }).collect();
         let (up, broken) = if self.mesh.percent(40) { (vec![], vec![fault]) } else { (up, vec![]) };
         Some(C2m::EdgeReport(EdgeReport { epoch, up, broken }))

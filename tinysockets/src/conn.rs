@@ -29,6 +29,18 @@ use crate::{
     sys::{self, Interest, PollEntry, Readiness, TcpInfo},
 };
 
+/// After so long without bytes the system asks the other end whether it is there. The question and its answer are two
+/// empty packets, which keep firewalls and address translators on the way from forgetting the connection: few of them
+/// wait less than a minute, none less than this.
+const ASKED_AFTER: Duration = Duration::from_secs(2);
+
+/// A question that is not answered is repeated so often.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+
+/// A connection breaks after so many questions without an answer: two minutes, longer than any other time-out, so that
+/// an outage ends no connection that waits for nothing.
+const QUESTIONS: u32 = 120;
+
 /// What [`Conn::keep_little_unsent`] leaves to the system.
 const UNSENT_BYTES: u32 = 64 << 10;
 
@@ -118,8 +130,14 @@ impl Sealed {
 }
 
 impl From<TcpStream> for Conn {
-    /// A connection whose bytes travel as they are.
+    /// A connection whose bytes travel as they are. It is kept alive while nothing is said on it.
     fn from(stream: TcpStream) -> Self {
+        let questions =
+            TcpKeepalive::new().with_time(ASKED_AFTER).with_interval(ASKED_EVERY).with_retries(QUESTIONS);
+        if let Err(error) = SockRef::from(&stream).set_tcp_keepalive(&questions) {
+            // It works without, as long as nobody on the way forgets it.
+            log::debug!("a connection is not kept alive: {error}");
+        }
         Self { stream, sealed: None }
     }
 }
@@ -361,6 +379,23 @@ impl Conn {
         }
     }
 
+    /// Whether the other end has not answered the last questions of the system, while nothing is under way: nothing
+    /// passes at the moment, or somebody on the way has forgotten the connection.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.info().is_ok_and(|info| {
+            // The first question may still be under way, on a long path more of them.
+            let asked_for = Duration::from_millis(info.last_ack_ms.into()).saturating_sub(ASKED_AFTER);
+            let is_idle = info.unacked_segments == 0 && info.notsent_bytes == 0;
+            is_idle && info.vain_questions > 1 && asked_for > 2 * Duration::from_micros(info.rtt_us.into())
+        })
+    }
+
+    /// For how long nothing has been said on it, in either direction, if that is long enough to be forgotten on the way.
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        let idle = self.info().ok().map(|info| Duration::from_millis(info.idle_ms.into()));
+        idle.filter(|idle| *idle >= ASKED_AFTER)
+    }
+
     /// What has not been sent when the connection is closed is thrown away.
     pub fn discard_on_close(&self) -> io::Result<()> {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
@@ -377,13 +412,6 @@ impl Conn {
         let socket = SockRef::from(&self.stream);
         socket.set_send_buffer_size(bytes)?;
         socket.set_recv_buffer_size(bytes)
-    }
-
-    /// After so long without bytes the system asks whether the other end is there; without an answer to several such
-    /// questions the connection breaks.
-    pub fn ask_if_alive(&self, after: Duration) -> io::Result<()> {
-        let questions = TcpKeepalive::new().with_time(after).with_interval(after / 3);
-        SockRef::from(&self.stream).set_tcp_keepalive(&questions)
     }
 
     /// Nothing waits for acknowledgements before it is sent.
@@ -424,7 +452,12 @@ fn timed_out(what: &str, missing_bytes: usize) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use crate::{
+        address::HostPort,
+        listener::Listener,
+        listeners::{self, Listeners},
+    };
+    use std::net::{Ipv4Addr, TcpListener};
 
     fn pair() -> (Conn, Conn) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -449,6 +482,31 @@ mod tests {
             }
         };
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// How a connection is kept alive: after how many seconds, how often, and for how many questions.
+    fn kept_alive(conn: &Conn) -> (bool, u64, u64, u32) {
+        let socket = SockRef::from(&conn.stream);
+        let seconds = |time: io::Result<Duration>| time.unwrap().as_secs();
+        let (after, every) = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
+        (socket.keepalive().unwrap(), seconds(after), seconds(every), socket.tcp_keepalive_retries().unwrap())
+    }
+
+    #[test]
+    fn connections_are_kept_alive_however_they_come_about() {
+        let soon = Instant::now() + Duration::from_secs(20);
+        let poll = mio::Poll::new().unwrap();
+        let sockets = listeners::bind_all(&[(Ipv4Addr::LOCALHOST, 0).into()]).unwrap();
+        let of_loop = HostPort::from(sockets[0].local_addr().unwrap());
+        let mut of_loop_side = Listeners::register(sockets, poll.registry(), Token(0)).unwrap();
+        let of_thread_side = Listener::bind(Some(Ipv4Addr::LOCALHOST.into()), 0, 1).unwrap();
+        let of_thread = HostPort::from(of_thread_side.local_addr());
+        let dialed = [&of_loop, &of_thread].map(|target| crate::dial::dial(target, soon).unwrap());
+        sys::poll_fd(of_thread_side.as_fd(), Interest::Read, Some(soon)).unwrap();
+        let mut accepted = of_loop_side.accept(Instant::now());
+        accepted.extend(of_thread_side.accept().unwrap());
+        let all: Vec<Conn> = dialed.into_iter().chain(accepted.into_iter().map(|(conn, _)| conn)).collect();
+        assert_eq!(all.iter().map(kept_alive).collect::<Vec<_>>(), [(true, 2, 1, 120); 4]);
     }
 
     #[test]

@@ -341,6 +341,10 @@ pub struct TcpInfo {
     pub unacked_segments: u32,
     /// Milliseconds since the other end last acknowledged anything, whether new to this side or not.
     pub last_ack_ms: u32,
+    /// Milliseconds since bytes were last sent or received.
+    pub idle_ms: u32,
+    /// How often in a row the system has asked the other end, without an answer, whether it is there.
+    pub vain_questions: u8,
     /// How often in a row the oldest segment was sent again in vain.
     pub vain_retransmits: u8,
     /// Bytes in the send buffer that were not sent yet.
@@ -374,6 +378,8 @@ pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         rtt_us: info.tcpi_rtt,
         unacked_segments: info.tcpi_unacked,
         last_ack_ms: info.tcpi_last_ack_recv,
+        idle_ms: info.tcpi_last_data_sent.min(info.tcpi_last_data_recv),
+        vain_questions: info.tcpi_probes,
         vain_retransmits: info.tcpi_retransmits,
         notsent_bytes: info.tcpi_notsent_bytes,
         retransmitted_segments: info.tcpi_total_retrans,

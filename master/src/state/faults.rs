@@ -12,6 +12,8 @@ use pccl_protocol::{
     Text, limits,
 };
 use std::collections::BTreeSet;
+use std::time::Duration;
+use tinysockets::link::after_rest;
 
 /// What becomes of a held report when it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -68,6 +70,9 @@ impl Group {
         let ends = (fault.from, fault.to);
         let stood = self.net.edges.is_up_at(id, ends);
         let Some(edge) = self.net.edges.named(ends, fault.generation) else { return };
+        if fault.forgotten {
+            return self.renew_edge(roll, out, &fault);
+        }
         if edge.purpose == Purpose::Ring {
             self.net.edges.hold(ends, fault.generation, (fault.text, !stood, 0), roll.now);
             return;
@@ -75,6 +80,15 @@ impl Group {
         let purpose = edge.purpose;
         self.net.edges.take_held(ends, |_| true);
         self.fault_beside_ring(roll, out, purpose, (&fault, 0));
+    }
+
+    /// An edge was lost while it was idle. It gets new connections, together with others of which the same is said, and
+    /// nothing is held against it: neither of its ends nor the path has failed.
+    fn renew_edge(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault) {
+        let ends = (fault.from, fault.to);
+        self.net.edges.note_failed(ends, fault.generation);
+        self.next.is_due = true;
+        out.info(format!("{} is built anew: {}", roll.name_of_edge(ends), fault.text));
     }
 
     /// An edge of the mesh or between a pair has failed, with for how long nothing had moved on it.
@@ -111,7 +125,10 @@ impl Group {
         missing: &[Missing],
     ) {
         let waiting = stalled.iter().map(|stall| {
-            let text = format!("bytes wait on it and none moved for {} ms", stall.stalled_ms);
+            let mut text = format!("bytes wait on it and none moved for {} ms", stall.stalled_ms);
+            if stall.idle_ms > 0 {
+                text = format!("{text}; {}", after_rest(Duration::from_millis(stall.idle_ms)));
+            }
             (stall.to, stall.generation, stall.stalled_ms, text)
         });
         let missing = missing.iter().map(|missing| {
@@ -209,7 +226,8 @@ impl Group {
         let Judgement::Rebuild(severity) = judgement else { return };
         if edge.purpose != Purpose::Ring {
             let (purpose, generation) = (edge.purpose, edge.generation);
-            let named = EdgeFault { from: ends.0, to: ends.1, generation, text: fault.text };
+            let named =
+                EdgeFault { from: ends.0, to: ends.1, generation, forgotten: false, text: fault.text };
             return self.fault_beside_ring(roll, out, purpose, (&named, fault.stalled_ms));
         }
         edge.rebuild = true;

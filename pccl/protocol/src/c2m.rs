@@ -197,6 +197,8 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// For how long nothing has moved, in milliseconds.
         pub stalled_ms: u64,
+        /// For how long it had been idle when the bytes came that do not move, in milliseconds; 0 if it was not.
+        pub idle_ms: u64,
     }
 }
 

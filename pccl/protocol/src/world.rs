@@ -217,6 +217,9 @@ wire_struct! {
         pub to: PeerId,
         /// Generation of the edge.
         pub generation: LinkGeneration,
+        /// It stood, and was lost while nothing was under way on it, as where a firewall forgets idle connections: that
+        /// is no reason to do without it.
+        pub forgotten: bool,
         /// Details, for instance "connection refused".
         pub text: crate::Text,
     }

@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, GroupPlan, OpFault, PeerId, Purpose};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLink};
@@ -107,6 +110,8 @@ impl Users {
 #[derive(Default)]
 pub(crate) struct Links {
     now: Mutex<Now>,
+    /// One of them may be deaf.
+    is_doubtful: AtomicBool,
 }
 
 impl std::fmt::Debug for Links {
@@ -191,9 +196,7 @@ impl Links {
 
     /// The links to others: the name of each (peer, generation), bytes sent, and what it has yet to deliver.
     pub(crate) fn out_backlogs(&self) -> Vec<(Name, u64, Backlog)> {
-        let links: Vec<(Name, Arc<OutLink>)> =
-            self.now.lock().out.iter().map(|(name, link)| (*name, link.clone())).collect();
-        links.into_iter().map(|(name, link)| (name, link.sent_bytes(), link.backlog())).collect()
+        self.present().0.into_iter().map(|(name, link)| (name, link.sent_bytes(), link.backlog())).collect()
     }
 
     /// The links from others, by the name of each (peer, generation).
@@ -204,6 +207,39 @@ impl Links {
             has_unread: link.has_unread(),
         };
         self.now.lock().inbound.iter().map(|(name, link)| (*name, look(link))).collect()
+    }
+
+    /// Those on which nothing passes although nothing is under way: whether it is a sending end, and the name.
+    pub(crate) fn deaf(&self) -> Vec<(bool, Name)> {
+        let (out, inbound) = self.present();
+        let out = out.into_iter().filter(|(_, link)| link.is_deaf()).map(|(name, _)| (true, name));
+        let inbound = inbound.into_iter().filter(|(_, link)| link.is_deaf()).map(|(name, _)| (false, name));
+        let deaf: Vec<(bool, Name)> = out.chain(inbound).collect();
+        self.is_doubtful.store(!deaf.is_empty(), Ordering::Relaxed);
+        deaf
+    }
+
+    /// Whether one was deaf when somebody last looked, which is cheaper than to look.
+    pub(crate) fn may_be_deaf(&self) -> bool {
+        self.is_doubtful.load(Ordering::Relaxed)
+    }
+
+    /// Breaks a link that is deaf although its other end is there.
+    pub(crate) fn forget(&self, (is_out, name): (bool, Name)) {
+        let (out, inbound) = {
+            let now = self.now.lock();
+            (now.out.get(&name).cloned(), now.inbound.get(&name).cloned())
+        };
+        // Without the lock: the end of a link calls back.
+        out.filter(|_| is_out).iter().for_each(|link| link.forget());
+        inbound.filter(|_| !is_out).iter().for_each(|link| link.forget());
+    }
+
+    /// All that are there, with their names.
+    fn present(&self) -> (Vec<(Name, Arc<OutLink>)>, Vec<(Name, Arc<InLink>)>) {
+        let now = self.now.lock();
+        let out = now.out.iter().map(|(name, link)| (*name, link.clone())).collect();
+        (out, now.inbound.iter().map(|(name, link)| (*name, link.clone())).collect())
     }
 
     /// Why an operation of `epoch` cannot run, if it cannot.
@@ -238,14 +274,11 @@ impl Links {
 
     /// Breaks all links, so that whatever is half sent never arrives whole.
     pub(crate) fn break_off(&self, why: &str) {
-        let (out, inbound): (Vec<_>, Vec<_>) = {
-            let now = self.now.lock();
-            (now.out.values().cloned().collect(), now.inbound.values().cloned().collect())
-        };
-        for link in out {
+        let (out, inbound) = self.present();
+        for (_, link) in out {
             link.fail(0, FaultKind::Closed, why);
         }
-        for link in inbound {
+        for (_, link) in inbound {
             link.fail(0, FaultKind::Closed, why);
         }
     }

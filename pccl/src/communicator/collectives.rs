@@ -323,7 +323,7 @@ impl Communicator {
             activity.ops.push(op.clone());
         }
         flight::launched(&shared.flight, tag, op.descriptor());
-        op.vote();
+        shared.begin(&op);
         Ok(op)
     }
 

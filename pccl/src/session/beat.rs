@@ -3,6 +3,7 @@
 use super::{
     Shared,
     calls::{Calls, Underway},
+    conductor,
     stall::{StallWatch, WorkWatch},
     waiting::SilenceLog,
 };
@@ -103,6 +104,9 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         let mut beat = beat((edges, calls, &syncs.underway), &mut watches, sequence, interval);
         beat.moved_bytes += syncs.fetched_ahead.load(Ordering::Relaxed);
         control.send_beat(beat);
+        if !operations.links.deaf().is_empty() {
+            let _ = shared.conductor.send(conductor::Event::Listen);
+        }
         let sent_at = Instant::now();
         while control.end().is_none() {
             let due = next_beat(sent_at, interval, *shared.bell.operation_began.lock());
@@ -146,7 +150,8 @@ fn beat(
         stalled.extend(standstill.map(|standstill| StalledEdge {
             to: PeerId(name.0),
             generation: LinkGeneration(name.1),
-            stalled_ms: standstill.as_millis() as u64,
+            stalled_ms: standstill.lasts.as_millis() as u64,
+            idle_ms: standstill.rest.as_millis() as u64,
         }));
     }
     let acknowledged = links.iter().filter(|(_, _, backlog)| !backlog.is_waiting());

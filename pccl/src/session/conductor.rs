@@ -27,6 +27,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{Arc, Weak},
+    time::Duration,
 };
 use tinysockets::{
     conn::Conn,
@@ -39,6 +40,9 @@ use tinysockets::{
 
 /// Scratch memory of an RX thread: small enough to stay in the L2 cache with the memory that it is folded into.
 const SCRATCH_BYTES: usize = 128 << 10;
+
+/// Who is there answers in this time.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the conductor reacts to.
 #[derive(Debug)]
@@ -53,7 +57,13 @@ pub(crate) enum Event {
     Dialed(Dialed),
     /// A link broke.
     Broken(LinkFault),
-    /// An operation has to vote in the new epoch.
+    /// Nothing passes on an edge that has nothing to do.
+    Listen,
+    /// The ends of such edges at this peer whose other ends have been reached over another connection.
+    Heard(Vec<(bool, Name)>),
+    /// An operation begins while an edge may be such a one: it votes when that is known.
+    Begin(Arc<Op>),
+    /// An operation has to vote, in the new epoch or after what has been found out about edges.
     Revote(Arc<Op>),
     /// A packet to the master that a thread could not write without waiting.
     Send(C2m),
@@ -70,6 +80,8 @@ pub(crate) fn run(shared: &Weak<Shared>, me: Identity, events: &Receiver<Event>)
         waiting: Waiting::default(),
         news: EdgeReport { epoch: GroupEpoch(0), up: Vec::new(), broken: Vec::new() },
         ring_stands: false,
+        listens: false,
+        held: Vec::new(),
     };
     // The session keeps a sender, and sends `Stop` before it lets go of it.
     while let Ok(event) = events.recv() {
@@ -95,6 +107,10 @@ struct Conductor {
     news: EdgeReport,
     /// All edges of the ring that touch this peer stand.
     ring_stands: bool,
+    /// The other ends of silent edges are being tried.
+    listens: bool,
+    /// Operations that vote when that is over.
+    held: Vec<Arc<Op>>,
 }
 
 /// The ends of edges at this peer; whether this is the sending end, and the name of the edge.
@@ -106,6 +122,8 @@ struct End {
     purpose: Purpose,
     /// This end makes the connections.
     dials: bool,
+    /// They go through the relay.
+    relayed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -135,7 +153,18 @@ impl Conductor {
             }
             Event::Dialed(dialed) => self.take_dialed(shared, dialed),
             Event::Broken(fault) => self.take_broken(shared, &fault),
-            Event::Revote(op) => op.vote(),
+            Event::Listen => self.listen(shared),
+            Event::Heard(reached) => self.take_heard(shared, &reached),
+            Event::Begin(op) => {
+                self.listen(shared);
+                self.held.push(op);
+                self.let_vote(shared);
+            }
+            Event::Revote(op) => {
+                // It may have waited for just what there is to be told.
+                self.report(shared);
+                op.vote();
+            }
             Event::Send(packet) => shared.control.send(&packet),
             Event::Stop => {}
         }
@@ -158,6 +187,7 @@ impl Conductor {
                     connections: edge.connections,
                     purpose: edge.purpose,
                     dials: is_out != edge.back,
+                    relayed: edge.relayed,
                 };
                 if edge.relayed {
                     warn_of_relay(self.me.peer, is_out, name);
@@ -211,7 +241,7 @@ impl Conductor {
             Err(text) => {
                 let host = self.member(side.edge.peer).map_or("it", |member| member.hosts.as_str());
                 let text = format!("cannot connect to {host}: {text}");
-                self.fails(shared, end, Level::Warn, text);
+                self.fails(shared, end, (Level::Warn, false), text);
             }
         }
     }
@@ -234,7 +264,7 @@ impl Conductor {
             Ok(()) => self.stands(side.is_out, name),
             Err(error) => {
                 let text = format!("cannot start the link: {error}");
-                self.fails(shared, (side.is_out, name), Level::Warn, text);
+                self.fails(shared, (side.is_out, name), (Level::Warn, false), text);
             }
         }
     }
@@ -272,10 +302,48 @@ impl Conductor {
         fail_running(&shared.operations, fault);
         let end = (fault.direction == Direction::Out, (fault.peer, fault.generation));
         if self.ends.get(&end).is_some_and(|end| end.state == State::Up) {
-            // A peer that leaves on purpose ends its connections like this, too. If an operation suffers from it, the
-            // verdict is logged as a warning.
-            let level = if fault.kind == FaultKind::Eof { Level::Info } else { Level::Warn };
-            self.fails(shared, end, level, fault.text.clone());
+            // A peer that leaves on purpose ends its connections like this, too, and an idle one is built anew. If an
+            // operation suffers from it, the verdict is logged as a warning.
+            let forgotten = fault.kind == FaultKind::Forgotten;
+            let level = if fault.kind == FaultKind::Eof || forgotten { Level::Info } else { Level::Warn };
+            self.fails(shared, end, (level, forgotten), fault.text.clone());
+        }
+    }
+
+    /// Tries the other ends of edges on which nothing passes while nothing is under way. An outage passes; a
+    /// connection that somebody on the way has forgotten does not come back. A new connection tells which it is, and
+    /// the end that dials can make one.
+    fn listen(&mut self, shared: &Arc<Shared>) {
+        let Some(epoch) = self.plan.as_ref().map(|plan| plan.epoch).filter(|_| !self.listens) else { return };
+        let is_tried = |end: &End| end.state == State::Up && end.dials && !end.relayed;
+        let silent = shared.operations.links.deaf().into_iter();
+        let silent = silent.filter(|end| self.ends.get(end).is_some_and(is_tried)).filter_map(|end| {
+            let other = self.member(end.1.0)?;
+            Some((end, shared.told.ways.to(other.peer, &other.hosts, other.p2p_port)))
+        });
+        let silent: Vec<_> = silent.collect();
+        if silent.is_empty() {
+            return;
+        }
+        let key = shared.config.run_keys.as_ref().map(RunKeys::oldest);
+        let limit = shared.config.dial_timeout.min(LISTEN_TIMEOUT);
+        let me = (self.me, shared.config.group);
+        self.listens = reach::listen(&shared.conductor, me, key, epoch, (silent, limit));
+    }
+
+    /// Breaks the silent edges whose other ends are there, all of them before anybody votes.
+    fn take_heard(&mut self, shared: &Shared, reached: &[(bool, Name)]) {
+        self.listens = false;
+        reached.iter().for_each(|end| shared.operations.links.forget(*end));
+        self.let_vote(shared);
+    }
+
+    /// Operations that were held vote, behind the news of edges that have just broken.
+    fn let_vote(&mut self, shared: &Shared) {
+        if !self.listens {
+            for op in self.held.drain(..) {
+                let _ = shared.conductor.send(Event::Revote(op));
+            }
         }
     }
 
@@ -288,16 +356,22 @@ impl Conductor {
     }
 
     /// An edge could not be built, or broke.
-    fn fails(&mut self, shared: &Shared, (is_out, name): (bool, Name), level: Level, text: String) {
+    fn fails(
+        &mut self,
+        shared: &Shared,
+        (is_out, name): (bool, Name),
+        (level, forgotten): (Level, bool),
+        text: String,
+    ) {
         let Some(end) = self.ends.get_mut(&(is_out, name)) else { return };
         end.state = State::Broken;
         // Without the others data goes around the ring.
         let level = if end.purpose == Purpose::Ring { level } else { Level::Debug };
         let EdgeName { from, to, generation } = self.edge_name(is_out, name);
         log::log!(level, "edge {from} -> {to}: {text}");
-        let fault = EdgeFault { from, to, generation, text: Text::new(text) };
+        let fault = EdgeFault { from, to, generation, forgotten, text: Text::new(text) };
         // An end of our own breaks our edges, which is no failure of them.
-        if shared.control.end().is_none() {
+        if !forgotten && shared.control.end().is_none() {
             flight::edge_fault(&shared.flight, &fault);
         }
         self.news.broken.push(fault);

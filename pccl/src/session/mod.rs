@@ -23,7 +23,7 @@ mod waiting;
 use crate::{
     ConnectCause, Error, Reason,
     backups::BackupPool,
-    collective::{links::Links, operations::Operations, table::OpTable},
+    collective::{links::Links, op::Op, operations::Operations, table::OpTable},
     config::Config,
     control::{Callbacks, Control},
     error::End,
@@ -129,6 +129,18 @@ impl Shared {
     /// How long a master may still be looked for that takes the place of the one that was lost. `None`: none comes.
     pub(crate) fn master_grace_left(&self) -> Option<Duration> {
         seek::grace_left(self)
+    }
+
+    /// The first vote for an operation: at once, or when it is known whether an edge has been lost in a rest before it.
+    pub(crate) fn begin(&self, op: &Arc<Op>) {
+        if !self.operations.links.may_be_deaf() {
+            return op.vote();
+        }
+        let _ = self.conductor.send(conductor::Event::Begin(op.clone()));
+        // The conductor may have gone before this came.
+        if let Some(end) = self.control.end() {
+            op.ended(&end);
+        }
     }
 
     /// Ends the session, once: every operation gets its result, every wait ends. Callable from any thread.

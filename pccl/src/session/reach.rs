@@ -1,13 +1,50 @@
-//! Whom this peer reaches, when the master asks.
+//! Whom this peer reaches, when the master asks, or when nothing passes on an edge.
 
-use crate::{control::Control, threads::spawn, world::Identity};
+use super::conductor::Event;
+use crate::{collective::links::Name, control::Control, threads::spawn, world::Identity};
+use crossbeam_channel::Sender;
 use pccl_protocol::{C2m, GroupEpoch, GroupId, PeerId, ReachPlan, ReachReport, Text, Unreached};
 use std::{sync::Arc, time::Duration};
 use tinysockets::{
     key::RunKey,
+    place::Place,
     preamble::{Preamble, Role},
     reach::{Reach, Target, reach_all},
 };
+
+/// What a connection begins with by which a peer is tried.
+fn check(me: Identity, group: GroupId, epoch: GroupEpoch) -> Preamble {
+    let (run, from) = (me.run.0, me.peer.0);
+    Preamble { run, from, group: group.0, epoch: epoch.0, ..Preamble::new(Role::Check) }
+}
+
+/// An end of an edge at this peer, and the place of the peer at the other end.
+pub(super) type Silent = ((bool, Name), Place);
+
+/// Finds out whose other ends are there, of edges on which nothing passes, on a thread of its own that tells the
+/// conductor. Whether it could be started.
+pub(super) fn listen(
+    events: &Sender<Event>,
+    (me, group): (Identity, GroupId),
+    key: Option<RunKey>,
+    epoch: GroupEpoch,
+    (silent, limit): (Vec<Silent>, Duration),
+) -> bool {
+    let target = |((_, (peer, _)), place): &Silent| {
+        let preamble = Preamble { to: *peer, ..check(me, group, epoch) };
+        Target { place: place.clone(), preamble, key: key.as_ref().map(|key| key.secret().clone()) }
+    };
+    let targets: Vec<Target> = silent.iter().map(target).collect();
+    let events = events.clone();
+    let spawned = spawn("pccl-reach", move || {
+        let results = reach_all(&targets, limit);
+        let reached = silent.into_iter().zip(results);
+        let reached = reached.filter(|(_, result)| matches!(result, Reach::Reached(_)));
+        // Nobody listens any more after the end of the session.
+        let _ = events.send(Event::Heard(reached.map(|((end, _), _)| end).collect()));
+    });
+    spawned.inspect_err(|error| log::warn!("cannot start a thread that tries edges: {error}")).is_ok()
+}
 
 /// Tries all ports on a thread of its own, and tells the master which were not reached. `epoch` is that of the newest
 /// ring that this peer works on.
@@ -18,13 +55,7 @@ pub(super) fn answer(
     epoch: GroupEpoch,
     plan: ReachPlan,
 ) {
-    let preamble = Preamble {
-        run: me.run.0,
-        from: me.peer.0,
-        group: group.0,
-        epoch: epoch.0,
-        ..Preamble::new(Role::Check)
-    };
+    let preamble = check(me, group, epoch);
     let ports: Vec<(PeerId, bool, Target)> = plan
         .targets
         .iter()

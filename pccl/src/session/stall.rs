@@ -14,6 +14,10 @@ use tinysockets::link::Backlog;
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Work on what has come that takes no longer is not told.
 const WORK_AFTER: Duration = Duration::from_millis(100);
+/// A link that sends nothing for so long is idle.
+const IDLE_AFTER: Duration = Duration::from_secs(2);
+/// A link that stands still so soon after it was idle may have been lost before.
+const SOON: Duration = Duration::from_secs(3);
 /// A pause of our own that is no evidence against the edge.
 const OWN_PAUSE: Duration = Duration::from_secs(1);
 
@@ -32,18 +36,30 @@ struct Seen {
     since: Instant,
     /// The last look.
     at: Instant,
+    /// When more was last sent.
+    sent_at: Instant,
+    /// When the link was last idle, and for how long.
+    rested: Option<(Instant, Duration)>,
+}
+
+/// A link that stands still although it has bytes to deliver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standstill {
+    pub(crate) lasts: Duration,
+    /// For how long it had been idle just before; zero if it was not.
+    pub(crate) rest: Duration,
 }
 
 impl StallWatch {
-    /// Looks at the link, with the bytes that it has sent so far. Returns for how long it has stood still, if it has
-    /// bytes to deliver and that is long enough to be told.
+    /// Looks at the link, with the bytes that it has sent so far. Returns that it stands still, if it has bytes to
+    /// deliver and that is long enough to be told.
     pub(crate) fn look(
         &mut self,
         now: Instant,
         interval: Duration,
         sent_bytes: u64,
         backlog: Backlog,
-    ) -> Option<Duration> {
+    ) -> Option<Standstill> {
         let waiting = backlog.is_waiting();
         let counters = (sent_bytes, backlog.notsent_bytes, backlog.unacked_segments);
         let still = self.seen.as_ref().filter(|seen| {
@@ -55,8 +71,19 @@ impl StallWatch {
         // Bytes under way that are acknowledged, be it out of order or a second time, are on a path that works.
         let acked = backlog.last_ack_ms.and_then(|age| now.checked_sub(Duration::from_millis(age)));
         let since = still.map_or(now, |seen| acked.map_or(seen.since, |acked| seen.since.max(acked)));
-        self.seen = Some(Seen { counters, waiting, since, at: now });
-        Some(now.duration_since(since)).filter(|stalled| *stalled >= REPORT_AFTER)
+        let (mut sent_at, mut rested) = (now, None);
+        if let Some(seen) = &self.seen {
+            (sent_at, rested) = (seen.sent_at, seen.rested);
+            let rest = now.duration_since(seen.sent_at);
+            if seen.counters.0 != sent_bytes {
+                sent_at = now;
+                rested = if rest >= IDLE_AFTER { Some((now, rest)) } else { rested };
+            }
+        }
+        self.seen = Some(Seen { counters, waiting, since, at: now, sent_at, rested });
+        let rested = rested.filter(|(until, _)| since.saturating_duration_since(*until) <= SOON);
+        let rest = rested.map_or(Duration::ZERO, |(_, rest)| rest);
+        Some(Standstill { lasts: now.duration_since(since), rest }).filter(|it| it.lasts >= REPORT_AFTER)
     }
 }
 
@@ -93,9 +120,32 @@ mod tests {
         let mut watch = StallWatch::default();
         let look = |(second, (sent, backlog)): &(u64, (u64, Backlog))| {
             let at = start + Duration::from_secs(*second);
-            watch.look(at, BEAT, *sent, *backlog).map(|stalled| stalled.as_secs())
+            watch.look(at, BEAT, *sent, *backlog).map(|stalled| stalled.lasts.as_secs())
         };
         steps.iter().map(look).collect()
+    }
+
+    #[test]
+    fn a_link_that_stands_still_right_after_a_rest_says_how_long_that_was() {
+        let start = Instant::now();
+        let mut watch = StallWatch::default();
+        let mut look = |second: u64, sent, backlog| {
+            let standstill = watch.look(start + Duration::from_secs(second), BEAT, sent, backlog);
+            standstill.map(|it| (it.lasts.as_secs(), it.rest.as_secs()))
+        };
+        let with = |unacked, age| Backlog { last_ack_ms: Some(age), ..backlog(0, unacked) };
+        for second in 0..=20 {
+            assert_eq!(look(second, 10, backlog(0, 0)), None);
+        }
+        assert_eq!(look(21, 50, with(4, 0)), None);
+        // Only now the kernel counts how long nothing was acknowledged.
+        assert_eq!(look(22, 70, with(6, 0)), None);
+        assert_eq!(look(23, 70, with(6, 23_000)), Some((1, 21)));
+        assert_eq!(look(24, 70, with(6, 24_000)), Some((2, 21)));
+        // It moves, and stands still later.
+        assert_eq!(look(25, 90, with(6, 0)), None);
+        assert_eq!(look(26, 95, with(6, 0)), None);
+        assert_eq!(look(27, 95, with(6, 1_000)), Some((1, 0)));
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl World {
         let generation = edges.find(|name| (name.from, name.to) == (from, to))?.generation;
         drop(edges);
         let text = Text::new("connection reset");
-        let broken = vec![EdgeFault { from, to, generation, text: text.clone() }];
+        let broken = vec![EdgeFault { from, to, generation, forgotten: false, text: text.clone() }];
         let report = C2m::EdgeReport(EdgeReport { epoch, up: Vec::new(), broken });
         self.were_blocked.insert((self.slots[&from], self.slots[&to]));
         self.send(key, true, Event::ToMaster(key, report));
@@ -209,8 +209,13 @@ impl World {
             |name: &EdgeName| self.blocked.contains(&(self.slots[&name.from], self.slots[&name.to]));
         let blocked: Vec<EdgeName> = report.up.extract_if(.., |name| is_blocked(name)).collect();
         let text = Text::new("refused");
-        let fault =
-            |EdgeName { from, to, generation }| EdgeFault { from, to, generation, text: text.clone() };
+        let fault = |EdgeName { from, to, generation }| EdgeFault {
+            from,
+            to,
+            generation,
+            forgotten: false,
+            text: text.clone(),
+        };
         report.broken = blocked.into_iter().filter(|name| name.from == me).map(fault).collect();
         let report = C2m::EdgeReport(report);
         if process.plan.as_ref().is_none_or(|before| before.counted_since != plan.counted_since) {

@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Direction, FaultKind, LinkEvents, LinkFault};
+use super::{Direction, FaultKind, LinkEvents, LinkFault, after_rest};
 use crate::{conn::Conn, threads};
 
 thread_local! {
@@ -89,6 +89,27 @@ impl Core {
         &self.conns[usize::from(connection)]
     }
 
+    /// Whether nothing passes on a connection that has nothing to do.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.fault().is_none() && self.conns.iter().any(Conn::is_deaf)
+    }
+
+    /// The fault of a connection on which nothing was under way, with how long that had been so.
+    pub(super) fn after_rest(&self, connection: u16, fault: Fault) -> Fault {
+        match self.conn(connection).rest() {
+            Some(rest) if fault.kind == FaultKind::Io => {
+                Fault::new(FaultKind::Forgotten, format!("{}; {}", fault.text, after_rest(rest)))
+            }
+            _ => fault,
+        }
+    }
+
+    /// For the fault of a link that [is deaf](Self::is_deaf).
+    pub(super) fn forgotten(&self) -> Fault {
+        let rest = self.conns.iter().filter_map(Conn::rest).min().unwrap_or_default();
+        Fault::new(FaultKind::Forgotten, format!("nothing passes any more; {}", after_rest(rest)))
+    }
+
     /// Peer and generation, as events name them.
     pub(super) fn name(&self) -> (u128, u64) {
         (self.peer, self.generation)
@@ -126,7 +147,8 @@ impl Core {
             consequences(first);
             if kind != FaultKind::Closed {
                 // The other end may well have left on purpose; whoever misses something says so.
-                let level = if kind == FaultKind::Eof { log::Level::Info } else { log::Level::Warn };
+                let is_harmless = matches!(kind, FaultKind::Eof | FaultKind::Forgotten);
+                let level = if is_harmless { log::Level::Info } else { log::Level::Warn };
                 log::log!(level, "{first}");
                 let told = guarded(|| self.events.broken(first));
                 if let Err(fault) = told {

@@ -106,6 +106,18 @@ impl InLink {
         self.shared.end(connection, Fault::new(kind, text));
     }
 
+    /// Whether nothing passes on a connection on which nothing comes: see [`InLink::forget`].
+    pub fn is_deaf(&self) -> bool {
+        self.shared.core.is_deaf()
+    }
+
+    /// Breaks the link for having been forgotten on the way, if it is deaf.
+    pub fn forget(&self) {
+        if self.is_deaf() {
+            self.shared.end(0, self.shared.core.forgotten());
+        }
+    }
+
     /// Closes the link: shuts the connections down and waits until the threads are gone. On return no callback of this
     /// link runs or will run; only on the thread of a link, or within a callback, it does not wait. Closing twice is
     /// harmless.
@@ -160,6 +172,7 @@ impl Shared {
                 Ok(())
             });
             if let Err(fault) = received.and_then(|received| received) {
+                let fault = if transfer.is_none() { self.core.after_rest(connection, fault) } else { fault };
                 let first = self.end(connection, fault);
                 if let Some(transfer) = transfer {
                     report_failure(&transfer, first);

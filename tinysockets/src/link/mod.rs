@@ -180,6 +180,8 @@ pub enum FaultKind {
     Violation,
     /// No byte moved for too long. The link does not judge this itself, see [`OutLink::fail`].
     Stalled,
+    /// It was lost while nothing was under way on it, as where a firewall has forgotten it.
+    Forgotten,
     /// This side closed the link. Not reported to [`LinkEvents`].
     Closed,
     /// A defect on this side: a callback panicked, or named memory that is out of bounds.
@@ -201,6 +203,13 @@ pub struct LinkFault {
     pub kind: FaultKind,
     /// What happened, for the log and the verdict.
     pub text: String,
+}
+
+/// What to say of a connection that was lost after nothing had been said on it for so long.
+#[must_use]
+pub fn after_rest(rest: std::time::Duration) -> String {
+    let s = rest.as_secs();
+    format!("it had been idle for {s} s before; does a firewall on the way forget idle connections?")
 }
 
 impl fmt::Display for LinkFault {

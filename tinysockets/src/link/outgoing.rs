@@ -198,6 +198,18 @@ impl OutLink {
         self.shared.end(connection, Fault::new(kind, text));
     }
 
+    /// Whether nothing passes on a connection that has nothing to send: see [`OutLink::forget`].
+    pub fn is_deaf(&self) -> bool {
+        self.shared.core.is_deaf()
+    }
+
+    /// Breaks the link for having been forgotten on the way, if it is deaf.
+    pub fn forget(&self) {
+        if self.is_deaf() {
+            self.shared.end(0, self.shared.core.forgotten());
+        }
+    }
+
     /// Closes the link: shuts the connections down, drops the queue, and waits until the threads are gone. Frames that
     /// were handed to the operating system before are still delivered. On return all frames are released, apart from
     /// those that other threads push at this moment; only on the thread of a link, or within a callback, it does not
@@ -338,7 +350,10 @@ impl Shared {
         sys::poll_many(&mut entries, None).map_err(|error| Fault::io("waiting for work", &error))?;
         // Cleared before the queue is looked at, so a wake that comes later is kept for the next wait.
         waker.clear();
-        if entries[0].readiness().any() { self.look_at_peer(connection) } else { Ok(()) }
+        if !entries[0].readiness().any() {
+            return Ok(());
+        }
+        self.look_at_peer(connection).map_err(|fault| self.core.after_rest(connection, fault))
     }
 
     /// Nothing ever arrives at the sending end, so if there is something to read, the peer has gone.

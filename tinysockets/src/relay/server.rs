@@ -32,8 +32,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 const LEAST_BYTES: usize = 16 << 10;
 /// What the system keeps for each direction of a connection.
 const SYSTEM_BUFFER_BYTES: usize = 1 << 20;
-/// After so long without any bytes the system asks the other end whether it is there.
-const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Pause after a wait for connections has failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -168,8 +166,7 @@ impl Drop for Relay {
 
 /// What cannot be set is left as it is.
 fn prepare(conn: &Conn) {
-    let set = conn.bound_system_buffers(SYSTEM_BUFFER_BYTES).and_then(|()| conn.ask_if_alive(KEEPALIVE));
-    if let Err(error) = set {
+    if let Err(error) = conn.bound_system_buffers(SYSTEM_BUFFER_BYTES) {
         log::debug!("a connection to the relay is not set up as it should be: {error}");
     }
 }

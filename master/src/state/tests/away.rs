@@ -28,7 +28,10 @@ fn edge_breaks(rig: &mut Rig, by: u64, to: u64) {
     let edges = plan.edges_of(rig.peers[&by]).map(|(_, name)| name);
     let edge = edges.into_iter().find(|edge| edge.to == rig.peers[&to]).expect("an edge of the ring");
     let EdgeName { from, to, generation } = edge;
-    rig.broken(by, EdgeFault { from, to, generation, text: Text::new("end of the stream") });
+    rig.broken(
+        by,
+        EdgeFault { from, to, generation, forgotten: false, text: Text::new("end of the stream") },
+    );
 }
 
 #[test]

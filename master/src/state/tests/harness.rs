@@ -390,7 +390,7 @@ pub(super) fn broken(epoch: GroupEpoch, fault: EdgeFault) -> C2m {
 }
 
 pub(super) fn fault_of(EdgeName { from, to, generation }: EdgeName, text: &str) -> EdgeFault {
-    EdgeFault { from, to, generation, text: Text::new(text) }
+    EdgeFault { from, to, generation, forgotten: false, text: Text::new(text) }
 }
 
 /// The verdict of an aborted attempt.

@@ -345,7 +345,8 @@ fn assert_edge_1_3_broke(mut rig: Rig, op: OpId) {
 }
 
 fn stalled(second: u64, edge: EdgeName) -> (C2m, C2m) {
-    let stalled = StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: second * 1000 };
+    let stalled =
+        StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: second * 1000, idle_ms: 0 };
     (beat(vec![stalled], vec![], vec![]), beat(vec![], vec![], vec![]))
 }
 
@@ -392,6 +393,19 @@ fn an_edge_that_broke_under_an_attempt_is_named_and_the_next_attempt_goes_around
     rig.complete(3, op, Some(fault(OpFaultKind::InboundLost, edge.from)));
     rig.pass(1000, &[1, 2, 3, 4]);
     assert_edge_1_3_broke(rig, op);
+}
+
+#[test]
+fn an_edge_of_the_mesh_that_was_lost_while_idle_is_built_anew_and_used_again() {
+    let mut rig = Rig::world(4);
+    all_meshed(&mut rig);
+    let edge = mesh_edge(&rig, 1, 1, 3).expect("planned");
+    report(&mut rig, 1, Some(EdgeFault { forgotten: true, ..fault_of(edge, "nothing passes any more") }));
+    let new = mesh_edge(&rig, 1, 1, 3).expect("planned again at once");
+    assert!(new.generation > edge.generation);
+    all_meshed(&mut rig);
+    let op = rig.op(1, 7, 0);
+    rig.commence_by(op, Algorithm::Direct);
 }
 
 #[test]

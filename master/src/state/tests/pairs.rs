@@ -57,7 +57,7 @@ fn an_edge_that_fails_goes_and_comes_back_when_it_is_asked_for_later() {
     let mut rig = Rig::world(10);
     ask(&mut rig, 2, 5);
     let EdgeName { from, to, generation } = planned(&rig, 2, 5).expect("planned");
-    let fault = EdgeFault { from, to, generation, text: Text::new("refused") };
+    let fault = EdgeFault { from, to, generation, forgotten: false, text: Text::new("refused") };
     rig.send(2, C2m::EdgeReport(EdgeReport { epoch: GroupEpoch(0), up: vec![], broken: vec![fault] }));
     assert_eq!((planned(&rig, 2, 5), state(&rig, 2, 5)), (None, PairState::Failed(Text::new("refused"))));
     ask(&mut rig, 2, 5);

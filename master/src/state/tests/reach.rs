@@ -168,7 +168,7 @@ impl Model {
         }
         let text = Text::new(self.net.text());
         self.reported.insert(n, epoch);
-        self.rig.broken(n, EdgeFault { from, to, generation, text });
+        self.rig.broken(n, EdgeFault { from, to, generation, forgotten: false, text });
     }
 
     fn confirm(&mut self, n: u64) {

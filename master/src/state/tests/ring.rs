@@ -393,3 +393,30 @@ fn departures_that_come_together_are_one_change_of_the_ring() {
     rig.confirm_all();
     rig.commence(rig.op(1, 1, 0));
 }
+
+/// A firewall forgets what is idle, on all edges at once. It would again: nothing is held against them.
+#[test]
+fn edges_that_were_lost_while_idle_are_built_anew_without_a_mark() {
+    let mut rig = Rig::world(3);
+    for round in 0..3 {
+        let (epoch, before) = (rig.epoch(1), rig.group(0));
+        rig.missing = Some((std::collections::BTreeSet::new(), vec![1, 2, 3]));
+        let op = rig.op(1, 7 + round, 0);
+        for (n, next) in [(1, 2), (2, 3), (3, 1)] {
+            let fault = EdgeFault { forgotten: true, ..rig.edge(n, next) };
+            rig.send(n, broken(epoch, fault));
+            rig.initiate(n, op);
+        }
+        assert_eq!(rig.ring(0), [1, 2, 3]);
+        let after = rig.group(0);
+        assert!(before.generations.iter().zip(&after.generations).all(|(old, new)| old < new));
+        assert!(!after.confirmed, "new connections are to be made");
+        rig.missing = None;
+        rig.confirm_all();
+        assert!(rig.group(0).confirmed);
+        let again = rig.op(1, 7 + round, 0);
+        assert_ne!(again, op);
+        rig.commence(again);
+        rig.mail.clear();
+    }
+}

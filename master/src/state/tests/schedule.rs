@@ -153,8 +153,13 @@ fn without_a_mesh_there_is_no_pairwise_exchange() {
     rig.all_meshed();
     let edge =
         rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
-    let fault =
-        EdgeFault { from: edge.from, to: edge.to, generation: edge.generation, text: Text::new("reset") };
+    let fault = EdgeFault {
+        from: edge.from,
+        to: edge.to,
+        generation: edge.generation,
+        forgotten: false,
+        text: Text::new("reset"),
+    };
     rig.broken(1, fault);
     let done = rig.optimize(&pairs);
     assert_eq!((done.is_pairwise(), done.pairwise_pct, rig.is_pairwise()), (false, 300, false));
@@ -272,7 +277,10 @@ fn the_wait_for_the_mesh_ends() {
     let edge =
         rig.plans[&1].edges_for(Purpose::Mesh).find(|edge| edge.from == rig.peers[&1]).expect("an edge");
     let (from, to, generation) = (edge.from, edge.to, edge.generation);
-    rig.mesh_report(1, Some(EdgeFault { from, to, generation, text: Text::new("refused") }));
+    rig.mesh_report(
+        1,
+        Some(EdgeFault { from, to, generation, forgotten: false, text: Text::new("refused") }),
+    );
     assert_eq!(rig.begun(rig.op(1, 3, 0)), Some(Algorithm::Ring));
     // Where there is no mesh.
     let mut rig = Rig::world(2);

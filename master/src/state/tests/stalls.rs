@@ -7,7 +7,8 @@ use pccl_protocol::*;
 
 fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
     let edge = rig.edge(from, to);
-    beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
+    let (to, generation) = (edge.to, edge.generation);
+    beat_about(rig, from, StalledEdge { to, generation, stalled_ms, idle_ms: 20_000 });
 }
 
 /// A beat of a peer in an operation, of which nothing else is said.
@@ -51,6 +52,7 @@ fn an_edge_that_stands_still_is_broken_and_the_verdict_names_it_to_all() {
     assert!(verdicts.iter().all(|verdict| *verdict == verdicts[0]));
     assert_eq!(verdicts[0].cause, Cause::EdgeBroken);
     assert!(verdicts[0].silent_ms >= 4000);
+    assert!(verdicts[0].detail.as_str().contains("idle for 20 s before; does a firewall"), "{}", verdicts[0]);
     let named: Vec<PeerId> = verdicts[0].culprits.iter().map(|culprit| culprit.peer).collect();
     assert_eq!(named, [rig.peers[&1], rig.peers[&2]]);
     assert!(rig.edge(1, 2).generation > generation, "rebuilt");
@@ -222,7 +224,11 @@ fn stand_still(rig: &mut Rig, (edge, from): (EdgeName, u64), before: u64, second
     for second in 1..=seconds {
         rig.pass(1000, &others);
         let stalled_ms = (before + second) * 1000;
-        beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms });
+        beat_about(
+            rig,
+            from,
+            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms, idle_ms: 0 },
+        );
         rig.tick();
     }
 }
@@ -235,7 +241,11 @@ fn stand_still_at_work(rig: &mut Rig, (edge, from, to): (EdgeName, u64, u64), se
         let busy_ms = busy_ms + second * 1000;
         let busy = vec![BusyEdge { from: edge.from, generation: edge.generation, busy_ms }];
         rig.send(to, C2m::Beat(Beat { busy, ..in_operation() }));
-        beat_about(rig, from, StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: 60_000 });
+        beat_about(
+            rig,
+            from,
+            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: 60_000, idle_ms: 0 },
+        );
         rig.tick();
     }
 }

@@ -277,7 +277,7 @@ arb_struct! {
     Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, busy, fetch }
     FetchProgress { done_bytes, total_bytes, rate, sources }
     EdgeBytes { peer, generation, bytes }
-    StalledEdge { to, generation, stalled_ms }
+    StalledEdge { to, generation, stalled_ms, idle_ms }
     BusyEdge { from, generation, busy_ms }
     VoteTopology { request, wait_for_world }
     EdgeReport { epoch, up, broken }
@@ -360,7 +360,7 @@ arb_struct! {
     PlanEdge { from, to, generation, connections, purpose, back, relayed }
     Paths { mesh, one_host, pairwise, partial, sites, by_sites }
     GroupPlan { group, epoch, counted_since, sizes, members, edges, paths }
-    EdgeFault { from, to, generation, text }
+    EdgeFault { from, to, generation, forgotten, text }
     StatusGroup { group, epoch, connected, ring, revision, slowest, schedule }
     StatusWait { since_ms, text }
     RelayedPair { from, to }

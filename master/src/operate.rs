@@ -149,8 +149,20 @@ pub fn accept_revision(
 /// # Errors
 /// One sentence: why nothing was done.
 pub fn rotate_key(admin: &Path, keys: &AcceptedKeys, timeout: Duration) -> Result<String, String> {
-    let second = keys.second.as_ref().map_or(String::new(), |second| format!(" {}", second.to_text()));
+    let second = keys.second.as_ref().map_or(String::new(), |second| format!(",{}", second.to_text()));
     ask_operator(admin, &format!("rotate-key {}{second}", keys.used.to_text()), timeout)
+}
+
+/// Drops peers and has a running master accept only this key, in one step: none of them hears of it, over whatever
+/// connection. They are named, and `admin` is, as in [`remove_peer`]. Returns what was done, in words.
+///
+/// # Errors
+/// One sentence: why nothing was done.
+pub fn lock_out(admin: &Path, peers: &[String], key: &RunKey, timeout: Duration) -> Result<String, String> {
+    if peers.is_empty() || peers.iter().any(|peer| peer.is_empty() || peer.contains(char::is_whitespace)) {
+        return Err("each peer that is locked out is named by the first digits of its identity".into());
+    }
+    ask_operator(admin, &format!("rotate-key {} {}", key.to_text(), peers.join(" ")), timeout)
 }
 
 /// Sends one line to the operator's socket of a master and takes its answer.

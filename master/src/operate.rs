@@ -1,7 +1,7 @@
 //! The operator's side: asking a running master how its run is, removing a peer, choosing a revision, changing the run
 //! key.
 
-use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, is_hidden, limits::MAX_PACKET_BYTES};
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
@@ -115,7 +115,7 @@ fn ask_one<T>(
 /// # Errors
 /// One sentence: why nothing was done.
 pub fn remove_peer(admin: &Path, peer: &str, reason: &str, timeout: Duration) -> Result<String, String> {
-    let one_line = |text: &str| text.split(char::is_control).collect::<Vec<_>>().join(" ").trim().to_owned();
+    let one_line = |text: &str| text.split(is_hidden).collect::<Vec<_>>().join(" ").trim().to_owned();
     let (peer, reason) = (one_line(peer), one_line(reason));
     if peer.is_empty() || peer.contains(' ') || reason.is_empty() {
         return Err("a kick needs the first digits of a peer's identity, and a reason".into());

@@ -7,7 +7,7 @@ use pccl_protocol::{
 };
 use std::{
     io,
-    net::{Shutdown, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
 use tinysockets::{
@@ -108,6 +108,13 @@ impl Conn {
         conn.phase = Phase::Client(Inbox::new());
         (conn.away, conn.received, conn.queue) = (true, received, queue);
         Ok(conn)
+    }
+
+    /// From where its client comes: the loopback address if that is this machine, by whatever address.
+    pub(super) fn origin(&self) -> IpAddr {
+        let remote = self.remote.ip().to_canonical();
+        let is_here = self.stream.local_addr().is_ok_and(|local| local.ip().to_canonical() == remote);
+        if is_here { Ipv4Addr::LOCALHOST.into() } else { remote }
     }
 
     /// Reads once: into `buffer`, or, as long as it is not known whose the connection is, no more than that takes.

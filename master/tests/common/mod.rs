@@ -104,7 +104,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let mut stream = stream_to(address);
+        Self::greet(stream_to(address))
+    }
+
+    /// Sends a preamble and reads the answer.
+    pub(crate) fn greet(mut stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&Preamble::new(Role::Control).encode()).unwrap();
         Self::after_preamble(stream)
     }

@@ -38,7 +38,7 @@ impl Surroundings {
             first.is_absolute().then_some(first)
         };
         Self {
-            user: crate::process::effective_user(),
+            user: tinysockets::sys::effective_user(),
             service: directory("RUNTIME_DIRECTORY"),
             login: directory("XDG_RUNTIME_DIR"),
             services: SERVICES.into(),
@@ -144,7 +144,7 @@ mod tests {
             let root = std::env::temp_dir().join(format!("pccl-place-{}-{name}", std::process::id()));
             let _ = fs::remove_dir_all(&root);
             fs::create_dir_all(&root).unwrap();
-            let user = crate::process::effective_user();
+            let user = tinysockets::sys::effective_user();
             let services = root.join("run/pccl");
             Self(Surroundings { user, service: None, login: None, services, temporary: root })
         }

@@ -92,6 +92,10 @@ pub(crate) struct RotateKey {
     #[arg(long, value_name = "PATH")]
     pub(crate) key_file: PathBuf,
 
+    /// Drop this peer before, so that it does not hear of the new key; several times for several. Named as in `kick`.
+    #[arg(long, value_name = "PEER")]
+    pub(crate) drop: Vec<String>,
+
     /// Port of the master, by which its operator's socket is found.
     #[arg(long, default_value_t = DEFAULT_MASTER_PORT)]
     pub(crate) port: u16,
@@ -155,7 +159,17 @@ pub(crate) fn accept_revision(arguments: &AcceptRevision) -> Result<(), String> 
 pub(crate) fn rotate_key(arguments: &RotateKey) -> Result<(), String> {
     let admin = admin_of(arguments.admin.as_ref(), arguments.port)?;
     let keys = crate::keys_of_file(&arguments.key_file)?;
-    print(&(pccl_master::rotate_key(&admin, &keys, TIMEOUT)? + "\n"))
+    let done = match (&arguments.drop[..], &keys.second) {
+        ([], _) => pccl_master::rotate_key(&admin, &keys, TIMEOUT)?,
+        (peers, None) => pccl_master::lock_out(&admin, peers, &keys.used, TIMEOUT)?,
+        (_, Some(_)) => {
+            return Err(format!(
+                "with --drop {} has to have one line, the new key: a peer that is dropped may have the second one",
+                arguments.key_file.display()
+            ));
+        }
+    };
+    print(&(done + "\n"))
 }
 
 /// The operator's socket of the master on this machine that leads on `port`, unless it is named.

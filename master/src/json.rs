@@ -2,7 +2,7 @@
 
 use pccl_protocol::{
     CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Standby, Status, StatusGroup, StatusLead,
-    StatusPeer, StatusRelay, StatusWait,
+    StatusPeer, StatusRelay, StatusWait, is_hidden,
 };
 use std::fmt::Write;
 
@@ -134,8 +134,8 @@ pub(crate) fn text(text: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            // DEL and the C1 codes need no escape, but a terminal would obey them.
-            control if control.is_control() => {
+            // DEL, the C1 codes and those that change the direction need no escape, but a terminal would obey them.
+            control if is_hidden(control) => {
                 // Writing to a string cannot fail.
                 let _ = write!(out, "\\u{:04x}", u32::from(control));
             }

@@ -20,6 +20,7 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
+use tinysockets::private_file::read_secret;
 
 /// Leads a run of PCCL peers: decides who is in it and what happens next. It never sees a tensor.
 ///
@@ -240,7 +241,7 @@ fn port_of(address: &str) -> Option<u16> {
 /// The run keys of this file.
 fn keys_of_file(path: &Path) -> Result<AcceptedKeys, String> {
     let failed = |error: String| format!("the run key of {}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let text = read_secret(path).map_err(|error| failed(error.to_string()))?;
     text.parse().map_err(|error: KeyError| failed(error.to_string()))
 }
 

@@ -1,7 +1,7 @@
 //! The operator's side: asking a running master how its run is, removing a peer, choosing a revision, changing the run
 //! key.
 
-use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, is_hidden, limits::MAX_PACKET_BYTES};
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
@@ -115,7 +115,7 @@ fn ask_one<T>(
 /// # Errors
 /// One sentence: why nothing was done.
 pub fn remove_peer(admin: &Path, peer: &str, reason: &str, timeout: Duration) -> Result<String, String> {
-    let one_line = |text: &str| text.split(char::is_control).collect::<Vec<_>>().join(" ").trim().to_owned();
+    let one_line = |text: &str| text.split(is_hidden).collect::<Vec<_>>().join(" ").trim().to_owned();
     let (peer, reason) = (one_line(peer), one_line(reason));
     if peer.is_empty() || peer.contains(' ') || reason.is_empty() {
         return Err("a kick needs the first digits of a peer's identity, and a reason".into());
@@ -149,8 +149,20 @@ pub fn accept_revision(
 /// # Errors
 /// One sentence: why nothing was done.
 pub fn rotate_key(admin: &Path, keys: &AcceptedKeys, timeout: Duration) -> Result<String, String> {
-    let second = keys.second.as_ref().map_or(String::new(), |second| format!(" {}", second.to_text()));
+    let second = keys.second.as_ref().map_or(String::new(), |second| format!(",{}", second.to_text()));
     ask_operator(admin, &format!("rotate-key {}{second}", keys.used.to_text()), timeout)
+}
+
+/// Drops peers and has a running master accept only this key, in one step: none of them hears of it, over whatever
+/// connection. They are named, and `admin` is, as in [`remove_peer`]. Returns what was done, in words.
+///
+/// # Errors
+/// One sentence: why nothing was done.
+pub fn lock_out(admin: &Path, peers: &[String], key: &RunKey, timeout: Duration) -> Result<String, String> {
+    if peers.is_empty() || peers.iter().any(|peer| peer.is_empty() || peer.contains(char::is_whitespace)) {
+        return Err("each peer that is locked out is named by the first digits of its identity".into());
+    }
+    ask_operator(admin, &format!("rotate-key {} {}", key.to_text(), peers.join(" ")), timeout)
 }
 
 /// Sends one line to the operator's socket of a master and takes its answer.

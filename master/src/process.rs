@@ -1,4 +1,4 @@
-//! Settings of the whole process: whose it is, which signals end it, and how many files it may open. The only unsafe
+//! Settings of the whole process: which signals end it, and how many files it may open. The only unsafe
 //! code of the program; each call is to the C library with memory of this stack frame.
 
 use std::{io, mem::MaybeUninit};
@@ -54,10 +54,4 @@ pub(crate) fn raise_descriptor_limit() {
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
         log::warn!("cannot raise the number of open files: {}", io::Error::last_os_error());
     }
-}
-
-/// The effective user of this process.
-pub(crate) fn effective_user() -> u32 {
-    // SAFETY: `geteuid` takes nothing, touches no memory and always succeeds.
-    unsafe { libc::geteuid() }
 }

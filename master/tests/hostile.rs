@@ -4,7 +4,12 @@ mod common;
 
 use common::{Client, PATIENCE, answer_to, beat, launch, read_to_end, registration, stream_to};
 use pccl_master::{Master, RunKey, query_status};
-use pccl_protocol::{C2m, KickCode, M2c, limits::MAX_FIRST_PACKET_BYTES};
+use pccl_hash::Digest128;
+use pccl_protocol::{
+    C2m, GroupEpoch, Host, Key, KickCode, M2c, Register, RequestId, Revision, StateEntry, SyncInitiate,
+    SyncStrategy, is_hidden, limits::MAX_FIRST_PACKET_BYTES,
+};
+use pccl_quant::DataType;
 use pccl_testkit::random::Rng;
 use socket2::{Domain, Socket, Type};
 use std::{
@@ -51,6 +56,57 @@ fn a_preamble_with_an_altered_byte_is_not_accepted() {
         }
     }
     check_service(&master);
+}
+
+/// The frame of a packet with other text in the place of one that it holds.
+fn forged(packet: &C2m, placeholder: &str, text: &str) -> Vec<u8> {
+    assert_eq!(placeholder.len(), text.len());
+    let mut frame = packet.to_frame();
+    let at = frame.windows(text.len()).position(|bytes| bytes == placeholder.as_bytes()).expect("it is there");
+    frame[at..at + text.len()].copy_from_slice(text.as_bytes());
+    frame
+}
+
+/// A registration with a host in which such text is to stand.
+fn with_host(host: &str) -> C2m {
+    let C2m::Register(register) = registration(0) else { panic!("another packet") };
+    C2m::Register(Register { advertised_host: Some(Host::new(host)), ..register })
+}
+
+#[test]
+fn a_text_that_would_forge_lines_ends_the_connection_and_is_shown_to_nobody() {
+    let master = launch(|_| {});
+    let (mut good, _) = Client::register(master.local_addr(), 0);
+    for text in ["x)\n[2026", "\u{1b}[31mxyz", "ab\u{202e}cd\u{200f}", "\u{2028}\u{85}abc", "a b) (c)", "a\rpeer (b"] {
+        let placeholder = "Z".repeat(text.len());
+        let mut evil = Client::connect(master.local_addr());
+        evil.stream.write_all(&forged(&with_host(&placeholder), &placeholder, text)).unwrap();
+        let reason = evil.wait_for_kick();
+        assert_eq!(reason.code, KickCode::Malformed, "{reason}");
+        assert!(!reason.to_string().contains(is_hidden), "{reason}");
+    }
+    // A member that lists a key with a line end.
+    let entry = StateEntry {
+        key: Key::new("ZZZZ"),
+        count: 1,
+        data_type: DataType::Float32,
+        allow_inequality: false,
+        digest: Digest128::default(),
+    };
+    let sync = C2m::SyncInitiate(SyncInitiate {
+        request: RequestId(1),
+        epoch: GroupEpoch(1),
+        revision: Revision(0),
+        strategy: SyncStrategy::EnforcePopular,
+        entries: vec![entry],
+        offered: None,
+    });
+    let (mut evil, _) = Client::register(master.local_addr(), 0);
+    evil.stream.write_all(&forged(&sync, "ZZZZ", "w\n\u{1b}[")).unwrap();
+    assert_eq!(evil.wait_for_kick().code, KickCode::Malformed);
+    let status = query_status(&master.local_addr().to_string(), None, PATIENCE).unwrap();
+    assert_eq!(status.peers.len(), 1);
+    good.check_alive(7);
 }
 
 #[test]

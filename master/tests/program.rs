@@ -212,7 +212,7 @@ fn who_asks_for_the_status_needs_the_key_and_nobody_prints_it() {
     let is_key = |text: &str| text.len() == 65 && text.trim().bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(is_key(&key) && is_key(&other) && key != other, "{key}{other}");
     let file = std::env::temp_dir().join(format!("pccl-key-{}", std::process::id()));
-    std::fs::write(&file, &key).unwrap();
+    common::private_file(&file, &key);
     let file_name = file.to_str().unwrap().to_owned();
     let mut program = Program::start(&["--listen", "0.0.0.0:0", "--key-file", &file_name]);
     let address = format!("127.0.0.1:{}", program.address.port());

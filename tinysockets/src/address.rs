@@ -9,6 +9,8 @@ use std::{
     time::Instant,
 };
 
+use crate::wire::is_hidden;
+
 /// Longest host name that the domain name system allows, in bytes.
 const MAX_HOST_BYTES: usize = 253;
 /// Name lookups that may be under way at once. The resolver of the system cannot be interrupted, so lookups that
@@ -156,7 +158,7 @@ impl FromStr for HostPort {
         if host.len() > MAX_HOST_BYTES {
             return Err(fail("the host is longer than 253 bytes"));
         }
-        if host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]/@".contains(c)) {
+        if host.contains(|c: char| c.is_whitespace() || is_hidden(c) || "[]/@".contains(c)) {
             return Err(fail("the host contains a character that no host name has"));
         }
         // `parse` alone would take a leading plus sign.

@@ -26,7 +26,7 @@ use std::io;
 use snow::HandshakeState;
 
 use crate::{
-    key::{AcceptedKeys, KEY_BYTES, SecretKey},
+    key::{AcceptedKeys, KEY_BYTES, RunKey, SecretKey},
     mode::WireMode,
     preamble::{
         PREAMBLE_BYTES, Preamble, PreambleError, REPLY_BYTES, Refusal, Reply, ReplyError, SECURITY_NONE,
@@ -198,6 +198,8 @@ pub struct Door {
     lock: Option<Lock>,
     inlet: Inlet<PREAMBLE_BYTES>,
     stage: Stage,
+    /// The run key that the first message has proven.
+    opened_by: Option<RunKey>,
 }
 
 #[derive(Debug)]
@@ -228,7 +230,13 @@ impl Door {
     /// For one connection to somebody who has this lock, or none.
     #[must_use]
     pub fn new(lock: Option<Lock>) -> Self {
-        Self { lock, inlet: Inlet::new(PREAMBLE_BYTES), stage: Stage::Preamble }
+        Self { lock, inlet: Inlet::new(PREAMBLE_BYTES), stage: Stage::Preamble, opened_by: None }
+    }
+
+    /// The run key that the other end has proven, if it was one: it may not be accepted any more when that is asked.
+    #[must_use]
+    pub fn opened_by(&self) -> Option<&RunKey> {
+        self.opened_by.as_ref()
     }
 
     /// Where the next bytes are to be put: never more than are its own. Empty once it has come to an end.
@@ -294,12 +302,14 @@ impl Door {
             Some(ticket) => answer(&ticket, mode, bytes, message),
             None => {
                 let AcceptedKeys { used, second } = lock.accepted();
-                match (answer(used.secret(), mode, bytes, message), second) {
+                let (answered, key) = match (answer(used.secret(), mode, bytes, message), second) {
                     (Err(Unanswered::WrongKey), Some(second)) => {
-                        answer(second.secret(), mode, bytes, message)
+                        (answer(second.secret(), mode, bytes, message), second)
                     }
-                    (answered, _) => answered,
-                }
+                    (answered, _) => (answered, used),
+                };
+                self.opened_by = answered.is_ok().then_some(key);
+                answered
             }
         };
         match answered {

@@ -202,6 +202,14 @@ impl From<RunKey> for AcceptedKeys {
     }
 }
 
+impl AcceptedKeys {
+    /// Whether a connection that was opened by this key is accepted.
+    #[must_use]
+    pub fn accepts(&self, key: &RunKey) -> bool {
+        self.used == *key || self.second.as_ref() == Some(key)
+    }
+}
+
 impl FromStr for AcceptedKeys {
     type Err = KeyError;
 

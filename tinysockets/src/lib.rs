@@ -19,11 +19,12 @@
 //! | ask and answer, with limits in time, and no thread | [`stream`] |
 //! | move the frames of collective operations | [`link`] |
 //! | know its sockets again, in the child of a `fork` | [`ledger`] |
+//! | keep a file from others | [`private_file`] |
 //! | call what the standard library lacks | [`sys`] |
 //!
 //! Modules from top to bottom, each of which uses only those below it: `relay`, `acceptor`, `reach`, `dial`, `queued`,
 //! `reactor`, `link`, `listener`, `listeners`, `probe`, `stream`, `conn`, `handshake`, `seal`, `ticket`, `key`,
-//! `cipher`, `mode`, `ledger`, `preamble`, `place`, `address`, `primitive`, `sys`, `threads`, `throttle`, `bucket`,
+//! `cipher`, `mode`, `ledger`, `preamble`, `place`, `address`, `primitive`, `private_file`, `sys`, `threads`, `throttle`, `bucket`,
 //! `wire`, `write_queue`.
 
 #![deny(unsafe_code)]
@@ -44,6 +45,7 @@ pub mod mode;
 pub mod place;
 pub mod preamble;
 mod primitive;
+pub mod private_file;
 pub mod probe;
 pub mod queued;
 pub mod reach;

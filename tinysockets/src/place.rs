@@ -141,6 +141,21 @@ pub fn is_private(ip: IpAddr) -> bool {
     }
 }
 
+/// Whether somebody that comes from an address may have this machine dial another one: its own, and those that all of
+/// the world reaches. Those of private networks only if it comes from such a network or from this machine, and this
+/// machine itself only if it comes from here: else it could look behind a firewall through this machine.
+#[must_use]
+pub fn may_have_dialed(asker: IpAddr, address: IpAddr) -> bool {
+    let (asker, address) = (asker.to_canonical(), address.to_canonical());
+    let is_from_here = asker.is_loopback();
+    match address {
+        _ if asker == address => true,
+        _ if address.is_loopback() => is_from_here,
+        _ if !may_be_told(address) => false,
+        _ => !is_private(address) || is_from_here || is_private(asker),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +228,37 @@ mod tests {
             assert_eq!(all.first(), ip("10.9.9.9").as_ref());
             assert!(all.iter().all(|ip| ip.is_ipv4() && may_be_told(*ip)), "{all:?}");
             assert!(own_addresses(bound, true, ip("::1")).into_iter().all(may_be_told));
+        }
+    }
+
+    #[test]
+    fn nobody_looks_behind_a_firewall_through_this_machine() {
+        let may = |asker: &str, address: &str| may_have_dialed(asker.parse().unwrap(), address.parse().unwrap());
+        for (asker, address) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.1", "::1"),
+            ("::ffff:127.0.0.1", "10.0.0.1"),
+            ("10.0.0.1", "192.168.0.7"),
+            ("10.0.0.1", "8.8.8.8"),
+            ("8.8.8.8", "8.8.8.8"),
+            ("8.8.8.8", "2a00::1"),
+            ("169.254.7.7", "169.254.7.7"),
+        ] {
+            assert!(may(asker, address), "{asker} {address}");
+        }
+        for (asker, address) in [
+            ("10.0.0.1", "127.0.0.1"),
+            ("10.0.0.1", "::ffff:127.0.0.1"),
+            ("10.0.0.1", "0.0.0.0"),
+            ("10.0.0.1", "169.254.169.254"),
+            ("127.0.0.1", "169.254.169.254"),
+            ("fe80::1", "fe80::2"),
+            ("8.8.8.8", "10.0.0.1"),
+            ("8.8.8.8", "fd00::1"),
+            ("8.8.8.8", "::"),
+            ("8.8.8.8", "224.0.0.1"),
+        ] {
+            assert!(!may(asker, address), "{asker} {address}");
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,7 @@ use crate::{
     conn::Conn,
     dial::{DialError, Greeting, Hello, Race},
     key::SecretKey,
-    place::{Names, Place},
+    place::{Names, Place, may_have_dialed},
     preamble::Preamble,
     sys::{self, PollEntry},
 };
@@ -32,6 +33,9 @@ pub struct Target {
     pub preamble: Preamble,
     /// What both have to prove that they have, in a run with a key. Whoever does not have it is not reached.
     pub key: Option<SecretKey>,
+    /// Who says that it is there, if that is somebody else: of the addresses only those are tried that it
+    /// [may have dialed](may_have_dialed).
+    pub asker: Option<IpAddr>,
 }
 
 /// What an attempt came to.
@@ -89,7 +93,7 @@ impl<'a> Work<'a> {
             let mut race = match self.race(at, now + self.timeout) {
                 Ok(race) => race,
                 Err(error) => {
-                    self.results[at] = Some(Reach::Failed(error.to_string()));
+                    self.results[at] = Some(Reach::Failed(error));
                     continue;
                 }
             };
@@ -106,11 +110,21 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn race(&mut self, at: usize, deadline: Instant) -> Result<Race<'a>, DialError> {
-        let Target { place, preamble, key } = &self.targets[at];
-        let addresses = place
-            .addresses(&mut self.names, deadline)
-            .map_err(|source| DialError::Unresolved { target: place.target.clone(), source })?;
+    fn race(&mut self, at: usize, deadline: Instant) -> Result<Race<'a>, String> {
+        let Target { place, preamble, key, asker } = &self.targets[at];
+        let found = place.addresses(&mut self.names, deadline);
+        let unresolved = |source| DialError::Unresolved { target: place.target.clone(), source }.to_string();
+        let mut addresses = found.map_err(unresolved)?;
+        if let Some(asker) = asker {
+            addresses.retain(|address| may_have_dialed(*asker, address.ip()));
+            if addresses.is_empty() {
+                return Err(format!(
+                    "{} is not tried for somebody who comes from {asker}: only where it comes from, public addresses, \
+                     and from a private network private ones",
+                    place.target
+                ));
+            }
+        }
         let greeting = Greeting { preamble: Hello::Fixed(preamble), key: key.as_ref() };
         Ok(Race::new(place, addresses, Some(greeting), deadline))
     }
@@ -189,6 +203,7 @@ mod tests {
             place: HostPort::new("127.0.0.1", port).into(),
             preamble: Preamble { to, ..Preamble::new(Role::Check) },
             key: key.map(|key| key.secret().clone()),
+            asker: None,
         }
     }
 
@@ -231,6 +246,22 @@ mod tests {
         failed(300, "another peer listens on this port");
         failed(301, "connection refused");
         (302..322).for_each(|at| failed(at, "did not answer in time (waiting for an answer)"));
+    }
+
+    #[test]
+    fn on_the_word_of_somebody_from_elsewhere_this_machine_is_not_dialed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let targets = ["127.0.0.1", "localhost"].map(|host| Target {
+            place: HostPort::new(host, port).into(),
+            asker: Some([198, 51, 100, 1].into()),
+            ..target(port, 7, None)
+        });
+        for result in reach_all(&targets, Duration::from_secs(20)) {
+            assert!(matches!(&result, Reach::Failed(why) if why.contains("is not tried")), "{result:?}");
+        }
+        assert!(listener.accept().is_err());
     }
 
     #[test]

@@ -300,6 +300,13 @@ impl AsFd for Waker {
     }
 }
 
+/// The effective user of this process.
+#[must_use]
+pub fn effective_user() -> u32 {
+    // SAFETY: `geteuid` takes nothing, touches no memory and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
 /// Chooses the congestion control of a TCP socket by its name, such as `bbr`. Fails where the kernel does not have it
 /// or does not let this process choose it.
 pub fn set_congestion_control(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {

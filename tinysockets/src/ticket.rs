@@ -104,7 +104,8 @@ impl Lock {
     }
 
     /// The keys that the run accepts.
-    pub(crate) fn accepted(&self) -> AcceptedKeys {
+    #[must_use]
+    pub fn accepted(&self) -> AcceptedKeys {
         self.keys.accepted()
     }
 }

@@ -136,12 +136,28 @@ impl<'a> Reader<'a> {
         Ok(len)
     }
 
-    /// Reads a string of at most `max` bytes.
+    /// Reads a string of at most `max` bytes. One with a [hidden character](is_hidden) is refused: it may be shown.
     pub fn string(&mut self, max: usize, what: &'static str) -> Result<String, WireError> {
         let len = self.length(max, what)?;
         let bytes = self.take(len, what)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| WireError::NotUtf8 { what })
+        let text = std::str::from_utf8(bytes).map_err(|_| WireError::NotUtf8 { what })?;
+        match text.chars().find(|character| is_hidden(*character)) {
+            None => Ok(text.to_owned()),
+            Some(hidden) => Err(WireError::BadValue { what, value: u64::from(u32::from(hidden)) }),
+        }
     }
+}
+
+/// Whether a character moves the reader's cursor or changes the order of what is read: control characters, the
+/// separators of lines and paragraphs, and those that change the direction of text. With one of them a text from
+/// elsewhere could show a person lines that nobody has written, in a log, a table or an error.
+#[must_use]
+pub fn is_hidden(character: char) -> bool {
+    let is_directional = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    character.is_control() || matches!(character, '\u{2028}' | '\u{2029}') || is_directional
 }
 
 /// Appends a `u32` length and the bytes of `text`.
@@ -329,6 +345,22 @@ mod tests {
         9u32.encode(&mut bytes);
         let error = decode_exact::<Vec<u32>>(&bytes).unwrap_err();
         assert_eq!(error, WireError::TooLong { what: "numbers", len: 9, max: 8 });
+    }
+
+    #[test]
+    fn a_text_that_a_terminal_would_obey_is_refused() {
+        let decode = |text: &str| {
+            let mut bytes = Vec::new();
+            put_string(&mut bytes, text);
+            Reader::new(&bytes).string(64, "text")
+        };
+        for text in ["plain é 漢", "👩\u{200d}🚀", "שלום"] {
+            assert_eq!(decode(text).as_deref(), Ok(text));
+        }
+        for hidden in "\0\n\r\t\u{1b}\u{7f}\u{85}\u{9b}\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}".chars() {
+            let refused = WireError::BadValue { what: "text", value: hidden as u64 };
+            assert_eq!(decode(&format!("x){hidden}forged")), Err(refused), "{hidden:?}");
+        }
     }
 
     #[test]

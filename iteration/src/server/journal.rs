@@ -7,7 +7,10 @@ use std::{
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
-use tinysockets::wire::{Decode, Reader, WireError};
+use tinysockets::{
+    private_file::{create_in_place, open_own},
+    wire::{Decode, Reader, WireError},
+};
 
 /// In front of every file.
 const MAGIC: &[u8; 8] = b"PCCLst1\n";
@@ -39,7 +42,8 @@ impl Journal {
     /// Opens or makes the file; returns what it holds. What was cut off at its end, when a machine stopped, is dropped:
     /// nobody was ever told that it was done.
     pub(super) fn open(path: &Path, limits: Limits) -> io::Result<(Self, Data)> {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = OpenOptions::new();
+        let mut file = open_own(path, options.read(true).write(true).create(true).truncate(false))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(io::Error::other("another store uses this file")),
@@ -97,7 +101,7 @@ impl Journal {
     pub(super) fn write_anew(&mut self, data: &Data) -> io::Result<()> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
+        let mut file = create_in_place(Path::new(&beside))?;
         file.try_lock().map_err(|_| io::Error::other("another store writes the new file"))?;
         let mut bytes = MAGIC.len() as u64;
         file.write_all(MAGIC)?;

@@ -90,6 +90,7 @@ fn ports(way: &Way, told: &Examined, peer: &ExaminedPeer) -> [Target; 2] {
         place: peer.target.hosts.at(port),
         preamble: preamble(told, peer, NO_MEMBER, Role::Check),
         key: way.key.as_ref().map(|key| key.secret().clone()),
+        asker: None,
     })
 }
 

@@ -1,8 +1,8 @@
 //! The operator's socket: a Unix socket that only the owner of this process can open, with one line for a request and
 //! one for the answer.
 //!
-//! `kick PEER REASON`, `accept-revision REVISION [GROUP]` and `rotate-key KEY [STILL ACCEPTED]` answer `ok ...` or
-//! `error ...`. Few connections at a time, each with little memory and a deadline, and none is ever waited for.
+//! `kick PEER REASON`, `accept-revision REVISION [GROUP]` and `rotate-key KEY[,STILL ACCEPTED] [DROPPED PEER]...`
+//! answer `ok ...` or `error ...`. Few connections at a time, each with little memory and a deadline, and none is ever waited for.
 
 use super::EventLoop;
 use crate::state::Input;
@@ -18,10 +18,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tinysockets::{
-    key::{AcceptedKeys, KeyError},
-    reactor::Reactor,
-};
+use tinysockets::reactor::Reactor;
 
 /// Longest request, in bytes.
 const MAX_LINE_BYTES: usize = 2048;
@@ -276,42 +273,14 @@ impl EventLoop {
                 self.input(Input::AcceptRevision { group, revision });
                 Ok(done)
             }
-            (Some("rotate-key"), Some(used), second) => {
-                self.rotate_key(format!("{used}\n{}", second.unwrap_or_default()).parse())
+            (Some("rotate-key"), Some(keys), dropped) => {
+                let dropped: Vec<&str> = dropped.unwrap_or_default().split_whitespace().collect();
+                self.rotate_key(keys.replace(',', "\n").parse(), &dropped)
             }
             _ => Err("requests are: kick PEER REASON; accept-revision REVISION [GROUP]; \
-                      rotate-key KEY [STILL ACCEPTED]"
+                      rotate-key KEY[,STILL ACCEPTED] [DROPPED PEER]..."
                 .into()),
         }
-    }
-
-    /// Accepts other run keys from now on, and tells all peers.
-    fn rotate_key(&mut self, keys: Result<AcceptedKeys, KeyError>) -> Result<String, String> {
-        let keys = keys.map_err(|error| error.to_string())?;
-        if let Some(done) = self.change_keys_of_standing(&keys) {
-            return Ok(done);
-        }
-        let now_ms = self.now().millis();
-        let Some(office) = &mut self.tickets else {
-            return Err("this run has no key: it has to be started again to get one".into());
-        };
-        let is_in_use = office.accepted().used == keys.used;
-        let second =
-            if keys.second.is_some() { "another one is still accepted" } else { "no other one is accepted" };
-        let told = office.change_keys(keys, now_ms);
-        let first = if is_in_use { "the run key stays" } else { "the run has a new key" };
-        let done = format!("{first}, {second}; peers that were told: {}", told.len());
-        log::warn!("an operator changes the run keys: {done}");
-        let mut slow = Vec::new();
-        for (client, packet) in told {
-            self.send(&[client], &packet, &mut slow);
-        }
-        for client in slow {
-            self.take(Input::SlowReader { client });
-        }
-        // The state knows nothing of keys, so nobody could do this once more.
-        self.begin_chapter();
-        Ok(done)
     }
 }
 

@@ -13,6 +13,7 @@ use pccl_protocol::{
 };
 use std::{
     mem,
+    net::Ipv4Addr,
     time::{Duration, Instant},
 };
 use tinysockets::{preamble::Refusal, throttle::Network};
@@ -84,7 +85,9 @@ impl EventLoop {
             Action::Plan { plan, job, background } => self.planner.plan(plan, *job, background),
             Action::Reach { target, group, limit } => {
                 let opener = self.tickets.as_ref().map(|office| office.opener_of(target.peer));
-                self.reacher.reach(target, (group, limit), opener);
+                let asker = self.state.asker(target.peer).and_then(|client| self.conns.get(&client.0));
+                let asker = asker.map_or(Ipv4Addr::UNSPECIFIED.into(), Conn::origin);
+                self.reacher.reach((target, asker), (group, limit), opener);
             }
             Action::DropPlan { plan } => self.planner.drop_plan(plan),
             Action::Log { level, text } => self.log(level, &text),

@@ -7,11 +7,12 @@ use pccl_protocol::{
 };
 use std::{
     io,
-    net::{Shutdown, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
 use tinysockets::{
     conn::Conn as Stream,
+    key::RunKey,
     ticket::Lock,
     write_queue::{Frame, WriteQueue},
 };
@@ -61,6 +62,8 @@ pub(super) struct Conn {
     pub(super) stream: Stream,
     pub(super) remote: SocketAddr,
     pub(super) phase: Phase,
+    /// The run key that the other end has proven. Missing without a key, and for a place that was recalled.
+    pub(super) opened_by: Option<RunKey>,
     /// The queue grew beyond its limit; the state has been told.
     pub(super) overflowed: bool,
     /// The connection has ended, and another one may take its place.
@@ -87,6 +90,7 @@ impl Conn {
             stream,
             remote,
             phase: Phase::HalfOpen(HalfOpen::new(lock), preamble_deadline),
+            opened_by: None,
             overflowed: false,
             away: false,
             received: 0,
@@ -104,6 +108,13 @@ impl Conn {
         conn.phase = Phase::Client(Inbox::new());
         (conn.away, conn.received, conn.queue) = (true, received, queue);
         Ok(conn)
+    }
+
+    /// From where its client comes: the loopback address if that is this machine, by whatever address.
+    pub(super) fn origin(&self) -> IpAddr {
+        let remote = self.remote.ip().to_canonical();
+        let is_here = self.stream.local_addr().is_ok_and(|local| local.ip().to_canonical() == remote);
+        if is_here { Ipv4Addr::LOCALHOST.into() } else { remote }
     }
 
     /// Reads once: into `buffer`, or, as long as it is not known whose the connection is, no more than that takes.
@@ -174,6 +185,9 @@ impl Conn {
 
     /// It is a client from now on. The system is not to keep more for it than is good for a connection with few bytes.
     pub(super) fn begin(&mut self) {
+        if let Phase::HalfOpen(half_open, _) = &self.phase {
+            self.opened_by = half_open.opened_by().cloned();
+        }
         self.phase = Phase::Client(Inbox::new());
         self.queue.keep(MAX_KEPT_BYTES);
         if let Err(error) = self.stream.bound_system_buffers(CONTROL_BUFFER_BYTES) {
@@ -183,8 +197,8 @@ impl Conn {
 
     /// Goes on over the connection of another one.
     pub(super) fn take_over(&mut self, other: Self) {
-        let Self { stream, remote, phase, .. } = other;
-        (self.stream, self.remote, self.phase) = (stream, remote, phase);
+        let Self { stream, remote, phase, opened_by, .. } = other;
+        (self.stream, self.remote, self.phase, self.opened_by) = (stream, remote, phase, opened_by);
         (self.away, self.reader, self.write_error) = (false, None, None);
     }
 

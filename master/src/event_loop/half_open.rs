@@ -3,6 +3,7 @@
 use pccl_protocol::RunId;
 use tinysockets::{
     handshake::{ANSWER_BYTES, Door, Visit},
+    key::RunKey,
     preamble::{Preamble, Refusal, Role},
     seal::Seal,
     ticket::Lock,
@@ -32,6 +33,11 @@ impl HalfOpen {
     /// Of a connection to a run with this lock, or without one.
     pub(super) fn new(lock: Option<Lock>) -> Self {
         Self { door: Door::new(lock) }
+    }
+
+    /// The run key that its first message has proven.
+    pub(super) fn opened_by(&self) -> Option<&RunKey> {
+        self.door.opened_by()
     }
 
     /// Where the next bytes are to be put.

@@ -23,6 +23,7 @@ mod reach;
 mod read;
 mod recall;
 mod returning;
+mod rotation;
 mod standing;
 mod tickets;
 

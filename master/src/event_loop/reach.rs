@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use pccl_protocol::{GroupId, ReachTarget, RunId};
 use std::{
     mem,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -28,6 +29,8 @@ const THREADS_MAX: usize = 64;
 
 struct Task {
     target: ReachTarget,
+    /// From where it comes who is to be reached: what it says of itself may be anything.
+    asker: IpAddr,
     group: GroupId,
     limit: Duration,
     /// In a run with a key.
@@ -60,12 +63,12 @@ impl Reacher {
     /// Has both listeners of a peer tried, with what opens its door if that takes something.
     pub(super) fn reach(
         &mut self,
-        target: ReachTarget,
+        (target, asker): (ReachTarget, IpAddr),
         (group, limit): (GroupId, Duration),
         opener: Option<Opener>,
     ) {
         let peer = target.peer;
-        let task = Task { target, group, limit, opener };
+        let task = Task { target, asker, group, limit, opener };
         let Err(task) = self.alone(task) else { return };
         if self.tasks.is_none() {
             let (tasks, queue) = channel();
@@ -151,5 +154,6 @@ fn ports(run: RunId, task: &Task) -> [Target; 2] {
         place: hosts.at(port),
         preamble,
         key: task.opener.as_ref().map(|opener| opener.key(&preamble)),
+        asker: Some(task.asker),
     })
 }

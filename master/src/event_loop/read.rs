@@ -158,7 +158,7 @@ impl EventLoop {
             Judgement::Unwanted(refusal, why) => self.turn_away(key, refusal, &why),
             Judgement::Known(seal, objection) => {
                 self.protect(key, seal);
-                match objection {
+                match objection.or_else(|| self.objection_to_key(key)) {
                     Some((refusal, why)) => self.turn_away(key, Some(refusal), &why),
                     None => self.connected(key),
                 }

@@ -118,6 +118,11 @@ impl TicketOffice {
         told
     }
 
+    /// Whether this is a client that was let in.
+    pub(super) fn is_member(&self, client: ClientKey) -> bool {
+        self.holders.get(&client).is_some_and(|holder| holder.knows.is_some())
+    }
+
     /// By what a peer knows tickets.
     fn door_of(&self, peer: PeerId) -> DoorKey {
         self.authority.door_key(peer.0)

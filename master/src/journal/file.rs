@@ -7,11 +7,12 @@ use super::entry::{Chapter, Entry, put, take};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io::{self, Read, Write},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tinysockets::private_file::{check_directory, create_in_place, open_own};
 
 /// Changes with the form of what is written.
 pub(crate) const FORMAT: &str = concat!("PCCL journal 5 ", env!("CARGO_PKG_VERSION"));
@@ -71,8 +72,10 @@ impl Journal {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(directory).map_err(|error| failed(directory, error))?;
+        // The files hold what tickets are made of: nobody else may read them, or put others in their place.
+        check_directory(directory).map_err(|error| failed(directory, error))?;
         let lock_path = directory.join("lock");
-        let lock = private().create(true).append(true).open(&lock_path);
+        let lock = open_own(&lock_path, OpenOptions::new().create(true).append(true));
         let lock = lock.map_err(|error| failed(&lock_path, error))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -81,8 +84,10 @@ impl Journal {
         }
         let path = directory.join("journal");
         let journal = Self { path, _lock: lock, file: None, buffer: Vec::new(), written: 0 };
-        let bytes = match fs::read(&journal.path) {
-            Ok(bytes) => bytes,
+        let mut bytes = Vec::new();
+        let file = open_own(&journal.path, OpenOptions::new().read(true));
+        match file.and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((journal, None)),
             Err(error) => return Err(failed(&journal.path, error)),
         };
@@ -130,7 +135,7 @@ impl Journal {
         put(&mut bytes, &Header::now()).map_err(io::Error::other)?;
         put(&mut bytes, chapter).map_err(io::Error::other)?;
         let next = self.path.with_extension("next");
-        let mut file = private().create(true).write(true).truncate(true).open(&next)?;
+        let mut file = create_in_place(&next)?;
         file.write_all(&bytes)?;
         fs::rename(&next, &self.path)?;
         (self.file, self.written) = (Some(file), 0);
@@ -176,11 +181,4 @@ impl Journal {
             let _ = file.set_len(0);
         }
     }
-}
-
-/// Files that only their owner reads: they hold what tickets are made of.
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600);
-    options
 }

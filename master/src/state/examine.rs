@@ -64,8 +64,20 @@ impl MasterState {
             p2p_port: asked.p2p_port,
             state_port: asked.state_port,
         };
+        self.out.info(format!(
+            "{} asks whether ports {} and {} at {} are reached",
+            client.remote.to_canonical(),
+            target.p2p_port,
+            target.state_port,
+            target.hosts
+        ));
         client.examined = Some(asked);
         self.out.push(Action::Reach { target, group: GroupId::default(), limit });
+    }
+
+    /// The client that is this peer, or is examined as it.
+    pub fn asker(&self, id: PeerId) -> Option<ClientKey> {
+        self.client_of(id).or_else(|| self.roll.examined(id))
     }
 
     /// The ports of a machine have been tried: whether that of its state was not reached, and why.

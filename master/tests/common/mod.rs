@@ -7,8 +7,11 @@ use pccl_protocol::{
     RequestId, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
 };
 use std::{
+    fs,
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
     time::Duration,
 };
 use tinysockets::{
@@ -101,7 +104,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let mut stream = stream_to(address);
+        Self::greet(stream_to(address))
+    }
+
+    /// Sends a preamble and reads the answer.
+    pub(crate) fn greet(mut stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&Preamble::new(Role::Control).encode()).unwrap();
         Self::after_preamble(stream)
     }
@@ -206,4 +214,11 @@ impl Client {
         assert_eq!(self.receive(), None, "something behind the kick");
         reason
     }
+}
+
+/// A file that only this user reads, as a file with a key has to be.
+pub(crate) fn private_file(path: &Path, text: &str) {
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).expect("a new file");
 }

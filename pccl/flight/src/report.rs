@@ -5,7 +5,7 @@ use crate::{
     incident::{Incident, Party},
     story::{Story, micros_text},
 };
-use pccl_protocol::PeerId;
+use pccl_protocol::{PeerId, is_hidden};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,
@@ -56,7 +56,7 @@ fn section(out: &mut String, title: &str) {
 
 fn line(out: &mut String, text: &str) {
     // What a file says must not break the layout or move the reader's cursor.
-    out.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
+    out.extend(text.chars().map(|c| if is_hidden(c) { ' ' } else { c }));
     out.push('\n');
 }
 

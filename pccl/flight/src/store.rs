@@ -4,7 +4,8 @@ use crate::{Header, Role, buffer::Buffer};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -192,7 +193,9 @@ pub(super) fn write(directory: &Path, name: &str, text: &str) -> io::Result<Path
     fs::create_dir_all(directory)?;
     let path = directory.join(name);
     let part = directory.join(format!("{name}{PART_SUFFIX}"));
-    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &path));
+    // Nobody else's file or link of that name is written to.
+    let made = OpenOptions::new().write(true).create_new(true).open(&part);
+    let written = made.and_then(|mut file| file.write_all(text.as_bytes())).and_then(|()| fs::rename(&part, &path));
     if let Err(error) = written {
         let _ = fs::remove_file(&part);
         return Err(error);

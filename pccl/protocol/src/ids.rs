@@ -2,7 +2,7 @@
 
 use crate::limits;
 use std::fmt;
-use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError, put_string};
+use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError, is_hidden, put_string};
 
 macro_rules! id {
     ($(#[$meta:meta])* $name:ident($ty:ty), $fmt:literal) => {
@@ -254,15 +254,19 @@ impl Decode for OpId {
 serialized_as_wire!(OpId);
 
 macro_rules! text {
-    ($(#[$meta:meta])* $name:ident, $max:expr, $what:literal) => {
+    ($(#[$meta:meta])* $name:ident, $max:expr, $what:literal, $replacement:literal for $is_bad:expr) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub struct $name(String);
 
         impl $name {
-            /// The text, cut at the limit of its kind (at a character boundary).
+            /// The text, with a substitute for each character that its kind does not have, cut at the limit of its
+            /// kind (at a character boundary).
             pub fn new(text: impl Into<String>) -> Self {
                 let mut text = text.into();
+                if text.chars().any($is_bad) {
+                    text = text.chars().map(|c| if $is_bad(c) { $replacement } else { c }).collect();
+                }
                 let mut end = text.len().min($max);
                 while !text.is_char_boundary(end) {
                     end -= 1;
@@ -291,7 +295,11 @@ macro_rules! text {
 
         impl Decode for $name {
             fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-                Ok(Self(reader.string($max, $what)?))
+                let text = reader.string($max, $what)?;
+                match text.chars().find(|character| $is_bad(*character)) {
+                    None => Ok(Self(text)),
+                    Some(bad) => Err(WireError::BadValue { what: $what, value: u64::from(u32::from(bad)) }),
+                }
             }
         }
 
@@ -300,45 +308,40 @@ macro_rules! text {
 }
 
 text!(
-    /// An explanatory sentence of at most [`limits::MAX_TEXT_BYTES`] bytes.
-    Text, limits::MAX_TEXT_BYTES, "text"
+    /// An explanatory sentence of at most [`limits::MAX_TEXT_BYTES`] bytes, without
+    /// [hidden characters](is_hidden).
+    Text, limits::MAX_TEXT_BYTES, "text", ' ' for is_hidden
 );
 text!(
-    /// A host name or address of at most [`limits::MAX_HOST_BYTES`] bytes.
-    Host, limits::MAX_HOST_BYTES, "host"
+    /// A host name or address of at most [`limits::MAX_HOST_BYTES`] bytes: letters, digits and `-_.:%`.
+    Host, limits::MAX_HOST_BYTES, "host", '_' for is_foreign_to_hosts
 );
-/// What a peer calls itself: at most [`limits::MAX_NAME_BYTES`] bytes of letters, digits and `-_.:@/+=~`, so that
-/// it can stand in a line of a log or a table. A packet with anything else in a name is malformed.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Name(String);
+text!(
+    /// What a peer calls itself: at most [`limits::MAX_NAME_BYTES`] bytes of letters, digits and `-_.:@/+=~`, so that
+    /// it can stand in a line of a log or a table. A packet with anything else in a name is malformed. Empty for a peer
+    /// that is not known any more.
+    Name, limits::MAX_NAME_BYTES, "name", '_' for is_foreign_to_names
+);
+text!(
+    /// The key of a shared-state tensor, at most [`limits::MAX_KEY_BYTES`] bytes, without
+    /// [hidden characters](is_hidden). Callers must check a user's key with [`Key::is_valid`]
+    /// *before* they build one: two long keys with the same front would become equal.
+    Key, limits::MAX_KEY_BYTES, "shared-state key", ' ' for is_hidden
+);
 
-impl Name {
-    /// The name, with `_` in the place of what no name has, cut at the limit.
-    pub fn new(text: &str) -> Self {
-        let mut name = String::with_capacity(text.len().min(limits::MAX_NAME_BYTES));
-        for character in text.chars().map(|c| if Self::may_contain(c) { c } else { '_' }) {
-            if name.len() + character.len_utf8() > limits::MAX_NAME_BYTES {
-                break;
-            }
-            name.push(character);
-        }
-        Self(name)
-    }
-
-    /// Whether names may have this character.
-    pub fn may_contain(character: char) -> bool {
-        character.is_alphanumeric() || "-_.:@/+=~".contains(character)
-    }
-
-    /// The name; empty for a peer that is not known any more.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+fn is_foreign_to_hosts(character: char) -> bool {
+    !(character.is_alphanumeric() || "-_.:%".contains(character))
 }
 
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+fn is_foreign_to_names(character: char) -> bool {
+    !(character.is_alphanumeric() || "-_.:@/+=~".contains(character))
+}
+
+impl Key {
+    /// Whether this can be a key as it stands.
+    #[must_use]
+    pub fn is_valid(key: &str) -> bool {
+        (1..=limits::MAX_KEY_BYTES).contains(&key.len()) && !key.contains(is_hidden)
     }
 }
 
@@ -346,30 +349,6 @@ impl ListItem for Name {
     const LIST: &'static str = "names";
     const MAX_ITEMS: usize = limits::MAX_TRUSTED_SEEDERS;
 }
-
-impl Encode for Name {
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_string(out, &self.0);
-    }
-}
-
-impl Decode for Name {
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        let text = reader.string(limits::MAX_NAME_BYTES, "name")?;
-        match text.chars().find(|character| !Self::may_contain(*character)) {
-            None => Ok(Self(text)),
-            Some(bad) => Err(WireError::BadValue { what: "name", value: u64::from(u32::from(bad)) }),
-        }
-    }
-}
-
-serialized_as_wire!(Name);
-
-text!(
-    /// The key of a shared-state tensor, at most [`limits::MAX_KEY_BYTES`] bytes. Callers must check the length of a
-    /// user's key *before* they build one: two long keys with the same front would become equal.
-    Key, limits::MAX_KEY_BYTES, "shared-state key"
-);
 
 /// Names one forming of a group: chosen by the callers, used once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

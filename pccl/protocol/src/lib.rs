@@ -60,6 +60,9 @@ pub use standby::*;
 pub use state::*;
 pub use status::*;
 pub use ticket::*;
-pub use tinysockets::{mode::WireMode, wire::WireError};
+pub use tinysockets::{
+    mode::WireMode,
+    wire::{WireError, is_hidden},
+};
 pub use verdict::*;
 pub use world::*;

@@ -329,9 +329,9 @@ impl Builder {
             return Err(invalid(format!("an upload share of {} %: 1 to 100", self.upload_share_pct)));
         }
         let advertised_host = match self.advertised_host {
-            Some(host) if host.is_empty() || host.len() > limits::MAX_HOST_BYTES => {
+            Some(host) if host.is_empty() || Host::new(&*host).as_str() != host => {
                 return Err(invalid(format!(
-                    "advertised host {host:?}: 1 to {} bytes",
+                    "advertised host {host:?}: 1 to {} bytes of letters, digits and -_.:%",
                     limits::MAX_HOST_BYTES
                 )));
             }
@@ -339,7 +339,7 @@ impl Builder {
         };
         let name = self.name.unwrap_or_else(default_name);
         for (what, name) in [("name", Some(&name)), ("site", self.site.as_ref())] {
-            let Some(name) = name.filter(|name| name.is_empty() || Name::new(name).as_str() != **name) else {
+            let Some(name) = name.filter(|name| name.is_empty() || Name::new(name.as_str()).as_str() != **name) else {
                 continue;
             };
             return Err(invalid(format!(

@@ -63,7 +63,7 @@ pub(super) fn answer(
             [(false, target.p2p_port), (true, target.state_port)].map(|(is_state, port)| {
                 let preamble = Preamble { to: target.peer.0, ..preamble };
                 let key = key.as_ref().map(|key| key.secret().clone());
-                (target.peer, is_state, Target { place: target.hosts.at(port), preamble, key })
+                (target.peer, is_state, Target { place: target.hosts.at(port), preamble, key, asker: None })
             })
         })
         .collect();

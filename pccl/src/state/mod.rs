@@ -168,8 +168,9 @@ impl<'a> SharedState<'a> {
         memory: StateMemory<'a>,
         allow_inequality: bool,
     ) -> Result<&mut Self, Error> {
-        if key.is_empty() || key.len() > limits::MAX_KEY_BYTES {
-            return Err(Error::InvalidArgument(format!("key {key:?}: 1 to {} bytes", limits::MAX_KEY_BYTES)));
+        if !Key::is_valid(key) {
+            let text = format!("key {key:?}: 1 to {} bytes, no control characters", limits::MAX_KEY_BYTES);
+            return Err(Error::InvalidArgument(text));
         }
         if self.tensors.len() >= limits::MAX_STATE_ENTRIES {
             return Err(Error::InvalidArgument(format!("more than {} tensors", limits::MAX_STATE_ENTRIES)));

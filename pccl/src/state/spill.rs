@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
+use tinysockets::private_file::create_new;
 
 /// What is written past the cache begins and ends at multiples of this, in the file and in memory.
 const ALIGNMENT: usize = 4096;
@@ -62,11 +63,9 @@ impl Spill {
         for _ in 0..1000 {
             let number = COUNTER.fetch_add(1, Ordering::Relaxed);
             let path = directory.join(format!(".pccl-state-{}-{number}", std::process::id()));
-            match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            match create_new(&path) {
                 Ok(file) => {
-                    let flag = tinysockets::sys::PAST_PAGE_CACHE;
-                    let direct = flag
-                        .and_then(|flag| OpenOptions::new().write(true).custom_flags(flag).open(&path).ok());
+                    let direct = Self::open_direct(&file, &path);
                     std::fs::remove_file(&path)?;
                     return Ok(Self::of(file, direct));
                 }
@@ -76,6 +75,14 @@ impl Spill {
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// The file with this name past the page cache, if its file system can do that and it is still this one.
+    fn open_direct(file: &File, path: &Path) -> Option<File> {
+        let flags = tinysockets::sys::PAST_PAGE_CACHE? | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let direct = OpenOptions::new().write(true).custom_flags(flags).open(path).ok()?;
+        let identity = |file: &File| file.metadata().ok().map(|it| (it.dev(), it.ino()));
+        (identity(&direct)? == identity(file)?).then_some(direct)
     }
 
     pub(super) fn of(file: File, direct: Option<File>) -> Self {

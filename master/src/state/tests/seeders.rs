@@ -7,7 +7,7 @@ use pccl_protocol::*;
 
 /// A run in which only these give. Clients 1, 2, ... register with these names.
 fn world(seeders: &[&str], names: &[&str]) -> Rig {
-    let listed: Vec<Name> = seeders.iter().map(|name| Name::new(name)).collect();
+    let listed: Vec<Name> = seeders.iter().map(|name| Name::new(*name)).collect();
     let mut rig = Rig::with(|options| options.trusted_seeders = listed);
     for (n, name) in (1..).zip(names) {
         come(&mut rig, n, name, None);

@@ -38,7 +38,7 @@ impl Rig {
         let mut rig = Self::new();
         for (n, site) in (1..).zip(names) {
             rig.connect(n);
-            rig.send(n, C2m::Register(Register { site: Name::new(site), ..register(0) }));
+            rig.send(n, C2m::Register(Register { site: Name::new(*site), ..register(0) }));
         }
         rig.confirm_all();
         for n in rig.accepted() {

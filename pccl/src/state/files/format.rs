@@ -5,7 +5,7 @@
 
 use super::json::{self, Json};
 use pccl_hash::{Digest128, TreeHasher, tree};
-use pccl_protocol::{Key, StateEntry, limits, state_digest};
+use pccl_protocol::{Key, StateEntry, state_digest};
 use pccl_quant::DataType;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -255,8 +255,8 @@ fn tensor(key: String, value: Json) -> Result<(u64, u64, Entry), String> {
     if !fields.is_empty() || bytes.is_none() || end.checked_sub(begin) != bytes {
         return Err(wrong(&format!("has bytes {begin} to {end}, which do not fit its shape {shape:?}")));
     }
-    if key.is_empty() || key.len() > limits::MAX_KEY_BYTES {
-        return Err(format!("a key of {} bytes", key.len()));
+    if !Key::is_valid(&key) {
+        return Err(format!("the key {key:?}, which no tensor can have"));
     }
     Ok((begin, end, Entry { key, data_type, shape, may_differ: false, pieces: Vec::new() }))
 }

@@ -20,6 +20,7 @@ use std::{
     },
     thread::JoinHandle,
 };
+use tinysockets::private_file::{create_new, open_own, open_regular};
 
 /// How to save a state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -287,7 +288,7 @@ fn describe(
 }
 
 fn header_of(path: &Path) -> Option<Header> {
-    let mut file = File::open(path).ok()?;
+    let mut file = open_regular(path, OpenOptions::new().read(true)).ok()?;
     read_header(path, &mut file).ok().map(|(header, _)| header)
 }
 
@@ -324,7 +325,7 @@ impl Part {
         {
             return Ok(part);
         }
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&part)?;
+        let file = create_new(&part)?;
         // So that others see that somebody still writes it. Not every file system has locks.
         let _ = file.try_lock();
         Ok(Self { path: part, file, held: None, is_finished: false })
@@ -337,7 +338,7 @@ impl Part {
             return None;
         }
         fs::rename(previous, part).ok()?;
-        let taken = OpenOptions::new().read(true).write(true).open(part).and_then(|mut file| {
+        let taken = open_own(part, OpenOptions::new().read(true).write(true)).and_then(|mut file| {
             let _ = file.try_lock();
             let held = read_header(part, &mut file).map_err(io::Error::other)?;
             Ok((file, held))
@@ -410,7 +411,9 @@ fn remove_leftovers(path: &Path, name: &std::ffi::OsStr) {
     start.push(".part-");
     for file in files.flatten() {
         let is_part = file.file_name().as_encoded_bytes().starts_with(start.as_encoded_bytes());
-        if is_part && File::open(file.path()).is_ok_and(|part| part.try_lock().is_ok()) {
+        // Whatever else has such a name is not opened: a FIFO would be waited for.
+        let is_free = |part: File| part.try_lock().is_ok();
+        if is_part && open_own(&file.path(), OpenOptions::new().read(true)).is_ok_and(is_free) {
             let _ = fs::remove_file(file.path());
         }
     }

@@ -508,3 +508,18 @@ fn a_kill_in_the_middle_leaves_a_whole_file() {
     with_state(1, &mut big, &mut small, |state| state.save(dir.file(), &options())).expect("saved");
     assert!(dir.names().iter().all(|name| !name.contains(".part-")), "{:?}", dir.names());
 }
+
+#[test]
+fn a_file_is_private_and_nothing_that_others_have_prepared_is_opened() {
+    let (dir, mut values) = (Dir::new(), [1.0f32; 4]);
+    // What has the name of a leftover, and would be waited for.
+    let fifo = dir.0.join("state.safetensors.part-1-1");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
+    let mut state = SharedState::new(1);
+    state.tensor("a", &mut values).expect("a tensor");
+    state.save(dir.file(), &SaveOptions::default()).expect("saved");
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(dir.file()).expect("there"));
+    assert_eq!((mode & 0o777, fifo.exists()), (0o600, true));
+    let error = StateFile::open(&fifo).expect_err("no file");
+    assert!(error.to_string().contains("no regular file"), "{error}");
+}

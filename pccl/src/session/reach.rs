@@ -32,7 +32,8 @@ pub(super) fn listen(
 ) -> bool {
     let target = |((_, (peer, _)), place): &Silent| {
         let preamble = Preamble { to: *peer, ..check(me, group, epoch) };
-        Target { place: place.clone(), preamble, key: key.as_ref().map(|key| key.secret().clone()) }
+        let key = key.as_ref().map(|key| key.secret().clone());
+        Target { place: place.clone(), preamble, key, asker: None }
     };
     let targets: Vec<Target> = silent.iter().map(target).collect();
     let events = events.clone();

@@ -8,7 +8,8 @@ use std::{net::IpAddr, path::PathBuf};
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Address of the master; `pccl://HOST:PORT#KEY` as well, in a run with a key.
+    /// Address of the master; `pccl://HOST:PORT#KEY` as well, in a run with a key. Of several masters
+    /// `HOST:PORT,HOST:PORT`: all of them are looked at, and what the one says that acts counts.
     #[arg(value_name = "HOST:PORT")]
     master: String,
 
@@ -60,5 +61,5 @@ pub(crate) fn doctor(arguments: &Doctor) -> Result<(), String> {
     };
     let report = examine(&patient);
     crate::ask::print(&if arguments.json { report.to_json() + "\n" } else { report.to_string() })?;
-    if report.passed() { Ok(()) } else { Err("this machine could not take part as it is".to_owned()) }
+    report.verdict().map_or(Ok(()), |verdict| Err(verdict.to_owned()))
 }

@@ -1,8 +1,8 @@
 //! The status of a run as JSON, for programs.
 
 use pccl_protocol::{
-    CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Standby, Status, StatusGroup, StatusLead,
-    StatusPeer, StatusRelay, StatusWait, is_hidden,
+    CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Standby, Status, StatusGroup, StatusJournal,
+    StatusLead, StatusPeer, StatusRelay, StatusWait, is_hidden,
 };
 use std::fmt::Write;
 
@@ -26,6 +26,15 @@ pub fn status_to_json(status: &Status) -> String {
         ("waits", list(status.waits.iter().map(wait))),
         ("relay", status.relay.as_ref().map_or("null".to_owned(), relay)),
         ("lead", lead(&status.lead)),
+        ("journal", status.lead.journal.as_ref().map_or("null".to_owned(), journal)),
+    ])
+}
+
+fn journal(journal: &StatusJournal) -> String {
+    object(&[
+        ("state", text(&journal.stage.to_string())),
+        ("since_ms", journal.since_ms.to_string()),
+        ("text", journal.text.as_ref().map_or("null".to_owned(), |words| text(words.as_str()))),
     ])
 }
 
@@ -150,8 +159,8 @@ pub(crate) fn text(text: &str) -> String {
 mod tests {
     use super::*;
     use pccl_protocol::{
-        CallKind, CollectiveKind, CopyId, GroupEpoch, GroupId, Host, Name, OpId, PeerId, PeerStage,
-        RequestId, Revision, RunId, Term, Text, WireMode, WorldEpoch, WorldSizes,
+        CallKind, CollectiveKind, CopyId, GroupEpoch, GroupId, Host, JournalStage, Name, OpId, PeerId,
+        PeerStage, RequestId, Revision, RunId, Term, Text, WireMode, WorldEpoch, WorldSizes,
     };
 
     #[test]
@@ -218,6 +227,11 @@ mod tests {
                 acts: true,
                 standbys: vec![Standby { copy: CopyId(1), hosts: Host::new("h").into(), port: 23 }],
                 text: Some(Text::new("waits")),
+                journal: Some(StatusJournal {
+                    stage: JournalStage::GivenUp,
+                    since_ms: 24,
+                    text: Some(Text::new("full")),
+                }),
             },
         };
         let id = |last: u32| format!("{last:032x}");
@@ -239,7 +253,8 @@ mod tests {
                     r#""outbound_only":true}}],"#,
                     r#""waits":[{{"since_ms":10,"text":"for \"it\""}}],"#,
                     r#""relay":{{"port":19,"mbit_per_s":20,"bytes":21,"pairs":[{{"from":"{}","to":"{}"}}]}},"#,
-                    r#""lead":{{"term":22,"acts":true,"standbys":["h:23"],"text":"waits"}}}}"#
+                    r#""lead":{{"term":22,"acts":true,"standbys":["h:23"],"text":"waits"}},"#,
+                    r#""journal":{{"state":"given-up","since_ms":24,"text":"full"}}}}"#
                 ),
                 id(0xff),
                 id(1),

@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{Client, PATIENCE, beat, launch};
+use common::{
+    Client, PATIENCE, beat, launch,
+    program::{Program, command},
+};
 use pccl_master::Master;
 use pccl_protocol::{C2m, CopiesKnown, KickCode, M2c, Promise, Return, Term};
 use std::{
@@ -14,77 +17,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::preamble::{Preamble, Role};
-
-/// A running program, killed if the test ends before it does.
-struct Program {
-    child: Child,
-    address: SocketAddr,
-    /// What comes on stdout after the first line, once the program has ended.
-    rest: mpsc::Receiver<String>,
-}
-
-impl Program {
-    fn start(arguments: &[&str]) -> Self {
-        Self::start_as(command().args(arguments))
-    }
-
-    fn start_as(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let (line_sender, lines) = mpsc::channel();
-        let (rest_sender, rest) = mpsc::channel();
-        thread::spawn(move || {
-            let mut line = String::new();
-            stdout.read_line(&mut line).unwrap();
-            // Nobody listens if the test is over.
-            let _ = line_sender.send(line);
-            let mut rest = String::new();
-            stdout.read_to_string(&mut rest).unwrap();
-            let _ = rest_sender.send(rest);
-        });
-        let Ok(line) = lines.recv_timeout(PATIENCE) else {
-            let _ = child.kill();
-            panic!("no line on stdout");
-        };
-        let address = line.strip_prefix("pccl-master listening on ").expect(&line);
-        let address = address.strip_suffix('\n').expect("a whole line").parse().unwrap();
-        Self { child, address, rest }
-    }
-
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
-        assert!(status.success());
-    }
-
-    /// Waits for the end; what was on stdout behind the first line.
-    fn end(&mut self) -> (ExitStatus, String) {
-        let rest = self.rest.recv_timeout(PATIENCE).expect("the program ends");
-        (self.child.wait().unwrap(), rest)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-master"));
-    for variable in [
-        "RUST_LOG",
-        "PCCL_LOG_LEVEL",
-        "PCCL_PEER_TIMEOUT_MS",
-        "PCCL_RUN_KEY",
-        "XDG_RUNTIME_DIR",
-        "RUNTIME_DIRECTORY",
-    ] {
-        command.env_remove(variable);
-    }
-    command.stdin(Stdio::null());
-    command
-}
 
 fn ends_well_on(signal: &str) {
     let mut program = Program::start(&["--listen", "127.0.0.1:0"]);
@@ -301,7 +233,7 @@ fn the_log_goes_to_stderr_at_the_level_asked_for() {
 #[test]
 fn running_out_of_descriptors_is_survived() {
     let program = env!("CARGO_BIN_EXE_pccl-master");
-    let program = Program::start_as(Command::new("sh").stdin(Stdio::null()).args([
+    let program = Program::start_as(Command::new("sh").stdin(Stdio::null()).stderr(Stdio::null()).args([
         "-c",
         "ulimit -n 24 && exec \"$0\" --listen 127.0.0.1:0",
         program,

@@ -89,7 +89,10 @@ impl Control {
     ) -> std::io::Result<()> {
         let mut sent = self.sent.lock();
         if !sent.acknowledge(master_has) {
-            let text = format!("the master says that it has {master_has} packets, which were not sent");
+            let text = format!(
+                "the master says that it has {master_has} packets: more than were sent, or fewer than it had confirmed, \
+                 as one that goes on from an older copy of its journal"
+            );
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
         }
         let before = self.socket.lock().clone();

@@ -40,6 +40,8 @@ pub struct Reactor {
     dirty: BTreeSet<u64>,
     /// Connections whose other end has closed, or that have failed.
     over: BTreeSet<u64>,
+    /// Something has come for what only ends waits.
+    is_woken: bool,
 }
 
 /// Wakes a loop up to stop it.
@@ -77,6 +79,7 @@ impl Reactor {
             readable: BTreeSet::new(),
             dirty: BTreeSet::new(),
             over: BTreeSet::new(),
+            is_woken: false,
         })
     }
 
@@ -134,7 +137,8 @@ impl Reactor {
         }
         for event in &self.events {
             match event.token() {
-                WAKER | OTHERS => {}
+                WAKER => {}
+                OTHERS => self.is_woken = true,
                 LISTENERS => {
                     if let Some(listeners) = &mut self.listeners {
                         listeners.set_ready();
@@ -188,12 +192,17 @@ impl Reactor {
         Ok(key)
     }
 
-    /// Takes something in that only ends waits, for a loop that looks at it in every turn.
+    /// Takes something in that only ends waits, and whose edges [`Reactor::take_woken`] tells.
     ///
     /// # Errors
     /// What the system said.
     pub fn add_waking(&mut self, source: &mut impl Source) -> io::Result<()> {
         self.registry().register(source, OTHERS, Interest::READABLE)
+    }
+
+    /// Whether something has come, since this was asked last, for what [`Reactor::add_waking`] has taken in.
+    pub fn take_woken(&mut self) -> bool {
+        mem::take(&mut self.is_woken)
     }
 
     /// Forgets a connection, which is to be closed then.

@@ -264,7 +264,7 @@ impl WriteQueue {
 
     /// The other end has so many of the numbered frames: they need not be kept. `false`: so many have not left.
     pub fn acknowledge(&mut self, count: u64) -> bool {
-        let is_possible = count <= self.kept.last();
+        let is_possible = self.has_sent(count);
         while is_possible && self.kept.before < count {
             self.kept.drop_first();
         }
@@ -276,6 +276,11 @@ impl WriteQueue {
         while !self.kept.frames.is_empty() {
             self.kept.drop_first();
         }
+    }
+
+    /// Whether so many numbered frames have left, over all connections.
+    pub fn has_sent(&self, count: u64) -> bool {
+        count <= self.kept.last()
     }
 
     /// Whether [`WriteQueue::rewind`] would succeed.

@@ -27,20 +27,25 @@ pub(super) struct Way {
     pub(super) round_trip: Duration,
 }
 
-/// Reaches the master as a peer does; nothing if it cannot be reached.
-pub(super) fn reach(patient: &Patient, report: &mut Report) -> Option<Way> {
-    let (target, key) = address(patient, report)?;
-    let addresses = resolve(patient, &target, report)?;
-    let conn = connect(patient, &target, &addresses, report)?;
+/// Reaches a master as a peer does; nothing if it cannot be reached.
+pub(super) fn reach(
+    patient: &Patient,
+    target: &HostPort,
+    key: Option<RunKey>,
+    report: &mut Report,
+) -> Option<Way> {
+    let addresses = resolve(patient, target, report)?;
+    let conn = connect(patient, target, &addresses, report)?;
     let round_trip = conn.round_trip();
     let preamble = Preamble::new(Role::Control);
     let deadline = Instant::now() + patient.timeout;
     let me = conn.local_addr().ok().map(|address| canonical(address).ip());
     let from = me.map(|me| me.to_string());
-    match introduce(conn, &target, &preamble, key.as_ref().map(RunKey::secret), deadline) {
+    match introduce(conn, target, &preamble, key.as_ref().map(RunKey::secret), deadline) {
         Ok(conn) => {
-            report.fine("master", format!("answers in {}", millis(round_trip))).numbers.push(us(round_trip));
-            security(&conn, &target, report);
+            let found = format!("{target} answers in {}", millis(round_trip));
+            report.fine("master", found).numbers.push(us(round_trip));
+            security(&conn, target, report);
             let stream = PacketStream::new(conn, MAX_PACKET_BYTES);
             Some(Way { stream, key, me, round_trip })
         }
@@ -51,7 +56,8 @@ pub(super) fn reach(patient: &Patient, report: &mut Report) -> Option<Way> {
     }
 }
 
-fn address(patient: &Patient, report: &mut Report) -> Option<(HostPort, Option<RunKey>)> {
+/// Where masters may be, and the key of the run.
+pub(super) fn address(patient: &Patient, report: &mut Report) -> Option<(Vec<HostPort>, Option<RunKey>)> {
     let parsed: RunAddress = match operate::address(&patient.master) {
         Ok(address) => address,
         Err(error) => {
@@ -60,7 +66,7 @@ fn address(patient: &Patient, report: &mut Report) -> Option<(HostPort, Option<R
         }
     };
     match parsed.key_or(patient.run_key.clone()) {
-        Ok(key) => Some((parsed.master, key)),
+        Ok(key) => Some((parsed.masters().cloned().collect(), key)),
         Err(error) => {
             let remedy = "a run key is 64 hexadecimal digits, as `pccl-master --new-key` prints them";
             report.failed("run key", error, remedy);

@@ -3,7 +3,7 @@
 use super::{
     Patient, Report,
     master::{Way, millis, us},
-    ports::Answer,
+    ports::{Answer, Listening},
     remedy,
 };
 use pccl_protocol::{Examined, ExaminedPeer, Named, TicketRole, limits};
@@ -29,12 +29,19 @@ const NO_MEMBER: u128 = u128::MAX;
 const DIAL_TIME: Duration = Duration::from_secs(3);
 
 /// Tries both ports of everybody, and measures the rate to a few.
-pub(super) fn look(patient: &Patient, way: &Way, answer: &Answer, report: &mut Report) {
+pub(super) fn look(
+    patient: &Patient,
+    way: &Way,
+    (listening, answer): (&Listening, &Answer),
+    report: &mut Report,
+) {
     let told = &answer.told;
     if told.peers.is_empty() {
-        report.fine("peers", "nobody is in the run yet: whether others are reached shows when they are");
+        let found = "nobody is in the run that others dial: whether peers are reached shows when some are";
+        report.fine("peers", found);
         return;
     }
+    not_tried(listening, answer, report);
     let targets: Vec<Target> = told.peers.iter().flat_map(|peer| ports(way, told, peer)).collect();
     let results = reach_all(&targets, DIAL_TIME.min(patient.timeout));
     for (index, (peer, results)) in told.peers.iter().zip(results.chunks_exact(2)).enumerate() {
@@ -75,9 +82,26 @@ pub(super) fn look(patient: &Patient, way: &Way, answer: &Answer, report: &mut R
                 // Who does not measure may have good reasons; nothing depends on it.
                 Err(why) => found += &format!(", rate not measured: {why}"),
             }
+        } else if patient.rates {
+            found += &format!(", rate not measured: only those of {} peers are", limits::MAX_VISITED);
         }
         report.fine(subject, found).numbers.extend(numbers);
     }
+}
+
+/// A peer that is dialed dials others, and none of them does so for a machine that is not in the run.
+fn not_tried(listening: &Listening, answer: &Answer, report: &mut Report) {
+    if report.is_outbound_only {
+        return;
+    }
+    let (data, state) = (listening.p2p_port, listening.state_port);
+    let found = format!(
+        "not tried: whether they reach this machine. The master does, and a firewall may let that in alone; then a \
+         peer here costs all others some seconds when it joins ({} in the run now)",
+        answer.told.peers.len()
+    );
+    let remedy = format!("on this machine {}, and the same for {state}", remedy::open(data, None));
+    report.note("way from peers", found, remedy);
 }
 
 fn preamble(told: &Examined, peer: &ExaminedPeer, from: u128, role: Role) -> Preamble {

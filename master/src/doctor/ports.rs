@@ -14,6 +14,7 @@ use std::{
 };
 use tinysockets::{
     acceptor::{AcceptLimits, Acceptor, Incoming},
+    address::HostPort,
     listener::Listener,
     place::own_addresses,
     preamble::{Refusal, Role},
@@ -23,11 +24,19 @@ use tinysockets::{
 /// Listens as a peer would, for somebody whom the master looks for.
 pub(super) struct Listening {
     me: PeerId,
-    p2p_port: u16,
-    state_port: u16,
+    pub(super) p2p_port: u16,
+    pub(super) state_port: u16,
     /// Where others may try them, beside where the master sees this machine.
     addresses: Vec<Address>,
     _acceptor: Acceptor,
+}
+
+/// What somebody says that may be the master of the run.
+pub(super) enum Asked {
+    /// It is.
+    Answer(Answer),
+    /// It stands by for that of another machine, if that is heard.
+    StandsBy { acting: Option<HostPort>, text: String },
 }
 
 /// What the master says.
@@ -111,7 +120,7 @@ pub(super) fn ask(
     way: &mut Way,
     listening: &Listening,
     report: &mut Report,
-) -> Option<Answer> {
+) -> Option<Asked> {
     let padding = Padding(limits::MAX_PADDING_BYTES as u16);
     let question = C2m::Examine(Examine {
         request: RequestId(1),
@@ -133,7 +142,11 @@ pub(super) fn ask(
     match answer {
         Ok(M2c::Examined(told)) => {
             let came = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Some(Answer { told, tickets, came })
+            Some(Asked::Answer(Answer { told, tickets, came }))
+        }
+        Ok(M2c::StandsBy(told)) => {
+            let acting = told.acting.and_then(|place| place.as_str().parse().ok());
+            Some(Asked::StandsBy { acting, text: told.text.as_str().to_owned() })
         }
         Ok(M2c::Kicked(reason)) => {
             let found = format!("the master does not answer the question: {reason}");
@@ -243,6 +256,7 @@ pub(super) fn judge(
             remedy +=
                 "; if others reach this machine under another address, advertise that (advertised_host)";
         }
+        report.is_outbound_only |= !told.require_reachable;
         remedy += match told.require_reachable {
             true => {
                 "; as it is, a peer here is refused: this master takes only peers that others can dial \

@@ -1,7 +1,9 @@
 //! What was found, as a table and as JSON.
 
+use super::remedy::what_for;
 use crate::json;
 use std::fmt;
+use tinysockets::preamble::Role;
 
 /// How bad something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +47,12 @@ pub struct Finding {
 pub struct Report {
     /// See [`Finding`].
     pub findings: Vec<Finding>,
+    /// Its ports are not reached, and the master takes such peers.
+    pub(super) is_outbound_only: bool,
+}
+
+fn is_port(subject: &str) -> bool {
+    [Role::Data, Role::State].into_iter().any(|role| what_for(role) == subject)
 }
 
 impl Report {
@@ -72,6 +80,28 @@ impl Report {
             ("passed", self.passed().to_string()),
             ("findings", json::list(self.findings.iter().map(finding))),
         ])
+    }
+
+    /// What failed under this subject does not keep this machine from taking part.
+    pub(super) fn excuse(&mut self, subject: &str) {
+        for finding in self.findings.iter_mut().filter(|finding| finding.subject == subject) {
+            if finding.health == Health::Failed {
+                finding.health = Health::Note;
+            }
+        }
+    }
+
+    /// In one sentence, whether this machine could take part as it is; nothing if nothing failed.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&'static str> {
+        if self.passed() {
+            return None;
+        }
+        let failed = self.findings.iter().filter(|finding| finding.health == Health::Failed);
+        Some(match self.is_outbound_only && failed.clone().all(|finding| is_port(&finding.subject)) {
+            true => "as it is, this machine takes part as an outbound-only peer",
+            false => "this machine could not take part as it is",
+        })
     }
 
     pub(super) fn fine(&mut self, subject: impl Into<String>, found: impl Into<String>) -> &mut Finding {

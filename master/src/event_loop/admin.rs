@@ -183,6 +183,8 @@ fn write_some(stream: &mut UnixStream, left: &mut Vec<u8>) -> Step {
 pub(super) struct Admin {
     listener: UnixListener,
     connections: BTreeMap<u64, Connection>,
+    /// Somebody may wait to be accepted.
+    is_ready: bool,
     /// Its file goes when the loop ends.
     _file: AdminSocket,
 }
@@ -191,7 +193,7 @@ impl Admin {
     pub(super) fn register(socket: AdminSocket, reactor: &mut Reactor) -> io::Result<Self> {
         let mut listener = UnixListener::from_std(socket.socket.try_clone()?);
         reactor.add_waking(&mut listener)?;
-        Ok(Self { listener, connections: BTreeMap::new(), _file: socket })
+        Ok(Self { listener, connections: BTreeMap::new(), is_ready: true, _file: socket })
     }
 
     /// When the first connection's time is over.
@@ -200,8 +202,17 @@ impl Admin {
     }
 
     fn accept(&mut self, reactor: &mut Reactor) {
-        // Any error ends the turn: the next one tries again, every pulse at the latest.
-        while let Ok((mut stream, _)) = self.listener.accept() {
+        // An edge is told once.
+        self.is_ready |= reactor.take_woken();
+        while self.is_ready {
+            let mut stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Any other error ends the turn: the next one tries again, every pulse at the latest.
+                    self.is_ready = error.kind() != io::ErrorKind::WouldBlock;
+                    return;
+                }
+            };
             if let Ok(key) = reactor.add(&mut stream) {
                 let deadline = Instant::now() + TIMEOUT;
                 let connection = Connection { stream, deadline, request: Vec::new(), answer: None };
@@ -258,6 +269,9 @@ impl EventLoop {
     /// Carries out a request of the operator. The answer is one line.
     fn obey(&mut self, request: &str) -> Result<String, String> {
         let mut words = request.trim().splitn(3, ' ');
+        if let (true, Some(elsewhere)) = (!request.starts_with("rotate-key "), self.elsewhere()) {
+            return Err(elsewhere);
+        }
         match (words.next(), words.next(), words.next().map(str::trim)) {
             (Some("kick"), Some(peer), Some(reason)) if !reason.is_empty() => {
                 let (peer, name) = self.state.find_peer(peer)?;

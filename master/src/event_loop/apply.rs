@@ -70,8 +70,7 @@ impl EventLoop {
         match action {
             Action::Send { client, mut packet } => {
                 if let M2c::Status(status) = &mut packet {
-                    let keys = self.tickets.as_ref().map(|office| office.accepted());
-                    status.run_keys = keys.map_or(0, |keys| 1 + u8::from(keys.second.is_some()));
+                    status.run_keys = self.count_keys();
                     status.lead = self.lead();
                     status.relay = self.relay.as_ref().map(crate::relay::RelayNews::status);
                 }

@@ -1,6 +1,6 @@
 //! Finds out whether another master acts: one that slept, and whom nobody answers any more, may have a successor.
 
-use super::EventLoop;
+use super::{EventLoop, LoopEnd};
 use crate::operate::query_status;
 use mio::Waker;
 use parking_lot::Mutex;
@@ -84,7 +84,7 @@ impl EventLoop {
         let Some(keeper) = &mut self.keeper else { return };
         let inquiry = &mut keeper.feeds.inquiry;
         if let Some(text) = inquiry.desk.found.lock().take() {
-            self.deposed = Some(text);
+            self.ends_with = Some(LoopEnd::Deposed(text));
         } else if keeper.office.is_letting_go() {
             let key = self.tickets.as_ref().map(|office| office.accepted().used);
             inquiry.ask(self.run, keeper.office.term(), key, self.reactor.waker());

@@ -1,7 +1,7 @@
 //! A thread that looks for the acting master and listens to it: what it says makes a copy of all that it knows.
 
 use super::recall::Recalled;
-use crate::journal::{Entry, FORMAT, Opening, take};
+use crate::journal::{Entry, FORMAT, Opening, TakeError, take};
 use mio::Waker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pccl_protocol::{C2m, CopyId, Fed, Host, KickCode, M2c, RunId, StandBy, Standby, StandsBy, Term, limits};
@@ -265,7 +265,7 @@ impl Listener {
     /// Understands what has come.
     fn learn(&self, lesson: &mut Lesson<'_>) -> Result<Vec<Entry<'static>>, String> {
         let mut rest = lesson.feed.as_slice();
-        let failed = |error: postcard::Error| format!("its feed cannot be understood: {error}");
+        let failed = |error: TakeError| format!("its feed cannot be understood: {error}");
         if lesson.turn.is_none()
             && let Some(opening) = take::<Opening>(&mut rest).map_err(failed)?
         {

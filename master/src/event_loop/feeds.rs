@@ -1,7 +1,7 @@
 //! Masters that stand by for this one: each is fed with what the journal is made of, and what follows from a turn
 //! leaves only when all complete copies have the turn. The office says which they are, see [`crate::office`].
 
-use super::{EventLoop, conn::Conn, deposed::Inquiry, frame::frame};
+use super::{EventLoop, conn::Conn, deposed::Inquiry, frame::frame, keeper::Keeper};
 use crate::{
     journal::{Entry, FORMAT, Opening, put},
     state::{ClientKey, Input},
@@ -317,7 +317,8 @@ impl EventLoop {
     pub(super) fn lead(&self) -> StatusLead {
         let copies = self.keeper.as_ref().map(|keeper| keeper.office.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
-        StatusLead { term: self.term(), acts: true, standbys, text: self.what_is_held() }
+        let journal = self.keeper.as_ref().and_then(Keeper::journal_status);
+        StatusLead { term: self.term(), acts: true, standbys, text: self.what_is_held(), journal }
     }
 
     /// What the master waits for beside its peers, in words.

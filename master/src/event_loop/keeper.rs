@@ -10,9 +10,17 @@ use crate::{
     journal::{Chapter, Client, Entry, Journal, Open},
     office::Acting,
     origin::Origin,
-    state::{Action, ClientKey, Input},
+    state::{Action, ClientKey, IdSource, Input},
 };
-use std::{borrow::Cow, collections::BTreeMap};
+use pccl_protocol::{PeerId, StatusJournal};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
+
+/// So many registrations behind the end of an older copy of a journal are recognised.
+const LOOK_AHEAD: u64 = 1024;
 
 /// What the loop has for its journal and for those who stand by.
 #[derive(Debug)]
@@ -24,11 +32,14 @@ pub(super) struct Keeper {
     pub(super) feeds: Feeds,
     /// Something has happened in this turn.
     has_news: bool,
+    /// Clients that a journal knew and that have not come back: they say whether it held everything.
+    pub(super) recalled: BTreeSet<u64>,
 }
 
 impl Keeper {
     pub(super) fn new(journal: Option<Journal>, origin: Origin, open: Open, office: Acting) -> Self {
-        Self { journal, origin, open, office, feeds: Feeds::default(), has_news: false }
+        let feeds = Feeds::default();
+        Self { journal, origin, open, office, feeds, has_news: false, recalled: BTreeSet::new() }
     }
 
     /// The state wants something of others.
@@ -42,6 +53,25 @@ impl Keeper {
             journal.record(entry);
         }
         self.feeds.record(entry);
+    }
+
+    /// The journal does not hold everything: it is out of the way of the next start. What there is to say about it.
+    pub(super) fn set_aside(&mut self, why: &str) -> String {
+        let aside = self.journal.as_mut().map_or_else(String::new, Journal::set_aside);
+        format!(
+            "the journal is an older copy, or its end is lost: {why}. Going on from it would set the run back. {aside}"
+        )
+    }
+
+    /// Whether a peer has one of the next identities that this master would give.
+    pub(super) fn is_to_be_given(&self, peer: PeerId, drawn: u64) -> bool {
+        let mut identities = self.origin.identities();
+        (drawn..drawn + LOOK_AHEAD).any(|nth| identities.peer_id(nth) == peer)
+    }
+
+    /// How the journal is, if there is to be one.
+    pub(super) fn journal_status(&self) -> Option<StatusJournal> {
+        self.journal.as_ref().map(Journal::status)
     }
 
     /// The run has ended in order.
@@ -89,7 +119,7 @@ impl EventLoop {
             keeper.has_news = false;
             keeper.office.end_turn(|| self.state.electorate());
         }
-        if keeper.journal.as_mut().is_some_and(Journal::flush) {
+        if keeper.journal.as_mut().is_some_and(|journal| journal.flush() || journal.is_due()) {
             self.begin_chapter();
         }
         if let Some(copies) = copies {
@@ -107,11 +137,8 @@ impl EventLoop {
         let Some(keeper) = &mut self.keeper else { return };
         match (&mut keeper.journal, chapter) {
             (Some(journal), Some(chapter)) => journal.begin(&chapter),
-            (journal, _) => {
-                if let Some(mut journal) = journal.take() {
-                    journal.end();
-                }
-            }
+            (Some(journal), None) => journal.give_up(&io::Error::other("what is known cannot be written")),
+            (None, _) => {}
         }
     }
 

@@ -126,6 +126,8 @@ pub(crate) enum LoopEnd {
     System(io::Error),
     /// Another master acts; which one.
     Deposed(String),
+    /// The journal does not hold all that this master has told; what shows it.
+    Outdated(String),
 }
 
 impl From<io::Error> for LoopEnd {
@@ -159,8 +161,8 @@ pub(crate) struct EventLoop {
     accepts_standbys: bool,
     /// While another master acts.
     standing: Option<Box<Standing>>,
-    /// Another master has taken over; which one.
-    deposed: Option<String>,
+    /// Why the loop ends without being stopped.
+    ends_with: Option<LoopEnd>,
     /// When the loop last looked at its events, for the measurement of gaps.
     last_turn: Instant,
     /// When the last gap ended.
@@ -216,7 +218,7 @@ impl EventLoop {
             keeper: None,
             accepts_standbys: setup.accepts_standbys,
             standing: None,
-            deposed: None,
+            ends_with: None,
             last_turn: now,
             slept: None,
             stop_deadline: None,
@@ -247,6 +249,9 @@ impl EventLoop {
             Begin::Again(recalled) => {
                 let office = Acting::go_on(recalled.past.clone());
                 event_loop.go_on_as(*recalled, office, setup.journal, setup.keys);
+                if let Some(keeper) = &mut event_loop.keeper {
+                    keeper.recalled = event_loop.conns.keys().copied().collect();
+                }
             }
             Begin::StandBy(search, known) => {
                 // Nothing is known of a run before that.
@@ -282,8 +287,8 @@ impl EventLoop {
             self.end_turn();
             self.flush_dirty();
             self.inquire();
-            if let Some(text) = self.deposed.take() {
-                return Err(LoopEnd::Deposed(text));
+            if let Some(end) = self.ends_with.take() {
+                return Err(end);
             }
             if self.has_stopped() {
                 if let Some(keeper) = &mut self.keeper {
@@ -407,6 +412,7 @@ impl EventLoop {
         self.give_room(key);
         if let Some(keeper) = &mut self.keeper {
             keeper.feeds.dropped.remove(&key);
+            keeper.recalled.remove(&key);
         }
         let mut conn = self.conns.remove(&key)?;
         self.reactor.remove(key, &mut conn.stream);

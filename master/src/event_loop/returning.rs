@@ -3,7 +3,7 @@
 //! notices nothing, see [`pccl_protocol::Return`].
 
 use super::{
-    EventLoop,
+    EventLoop, LoopEnd,
     conn::{Conn, Phase},
     frame::frame,
     read::Progress,
@@ -105,7 +105,12 @@ impl EventLoop {
         if asked.term > term && self.keeper.is_some() && self.is_of_member(&asked) {
             let text =
                 format!("a peer knows a master of term {}, this one was that of term {term}", asked.term);
-            self.deposed = Some(text);
+            self.ends_with = Some(LoopEnd::Deposed(text));
+            return;
+        }
+        if let Some(why) = self.outdated(&asked) {
+            let text = self.keeper.as_mut().map_or_else(String::new, |keeper| keeper.set_aside(&why));
+            self.ends_with = Some(LoopEnd::Outdated(text));
             return;
         }
         match self.place_of(key, &asked) {
@@ -113,6 +118,26 @@ impl EventLoop {
             Err(reason) if self.wants_word_of(&asked) => self.ask_dropped(key, asked.peer, reason),
             Err(reason) => self.take(Input::Refused { client: ClientKey(key), reason }),
         }
+    }
+
+    /// What shows that this master goes on from an older copy of its journal, or from one whose end is lost: a peer has
+    /// more of it than that holds. A peer that has come back once says nothing new.
+    fn outdated(&self, asked: &Return) -> Option<String> {
+        let keeper = self.keeper.as_ref().filter(|keeper| !keeper.recalled.is_empty())?;
+        if asked.run != self.run || !self.is_proved(asked) {
+            return None;
+        }
+        let peer = asked.peer;
+        let Some(client) = self.state.client_of(peer) else {
+            return keeper
+                .is_to_be_given(peer, self.state.drawn())
+                .then(|| format!("peer {peer} has registered behind its end"));
+        };
+        let conn = self.conns.get(&client.0).filter(|_| keeper.recalled.contains(&client.0))?;
+        let is_behind = !conn.overflowed && !conn.queue.has_sent(asked.received);
+        is_behind.then(|| {
+            format!("peer {peer} has received {} packets, and it does not hold so many", asked.received)
+        })
     }
 
     /// Whether something waits until a peer knows which copies are complete, be it a peer of this run still or not: a
@@ -184,6 +209,9 @@ impl EventLoop {
         let answer = Returned { received: conn.received, term, acting };
         conn.queue.push_first(frame(&M2c::Returned(answer)).held_until(held_until));
         conn.take_over(new);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.recalled.remove(&old);
+        }
         if let Some(copies) = self.copies_to_tell() {
             self.tell_ahead(old, frame(&copies));
         }

@@ -315,6 +315,27 @@ impl EventLoop {
         Some("this standby has the new run key".into())
     }
 
+    /// How many run keys are accepted.
+    pub(super) fn count_keys(&self) -> u8 {
+        let of_standing = self.standing.as_ref().and_then(|standing| standing.keys.as_ref());
+        let keys = of_standing.map(RunKeys::accepted);
+        let keys = keys.or_else(|| self.tickets.as_ref().map(|office| office.accepted()));
+        keys.map_or(0, |keys| 1 + u8::from(keys.second.is_some()))
+    }
+
+    /// Why an operator's request has to go to another master, while this one stands by.
+    pub(super) fn elsewhere(&self) -> Option<String> {
+        let standing = self.standing.as_ref()?;
+        let heard = standing.feeder.heard();
+        Some(match &heard.master {
+            Some(place) => format!(
+                "this master stands by, the one at {place} acts: ask that one, on its machine with --port {}",
+                place.port
+            ),
+            None => format!("this master stands by, and none acts: {}", standing.text(&heard.why)),
+        })
+    }
+
     /// When something is due while this master stands by.
     pub(super) fn standing_deadline(&self) -> Option<Instant> {
         let standing = self.standing.as_ref()?;
@@ -338,7 +359,11 @@ impl EventLoop {
             Some(place) => format!("the master at {place} acts"),
             None => standing.text(&heard.why),
         };
-        status.lead = StatusLead { term, acts: false, standbys: Vec::new(), text: Some(Text::new(text)) };
+        drop(heard);
+        status.run_keys = self.count_keys();
+        let journal = standing.journal.as_ref().map(Journal::status);
+        let text = Some(Text::new(text));
+        status.lead = StatusLead { term, acts: false, standbys: Vec::new(), text, journal };
         status
     }
 

@@ -1,4 +1,4 @@
-//! What a journal holds, and its form: frames of a length, a check sum and the bytes of one value. Pure.
+//! What a journal holds, and its form: frames of a length, checksums and the bytes of one value. Pure.
 
 use crate::{
     office::Past,
@@ -11,8 +11,10 @@ use pccl_protocol::{Copies, GroupId, PeerId, ReachTarget};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, time::Duration};
 
-/// Length and check sum.
-const HEADER_BYTES: usize = 8;
+/// Length, checksum of the body, and checksum of both: without that, damage to a length would look like a torn end.
+const HEADER_BYTES: usize = 12;
+/// What the last of them is the checksum of.
+const SUMMED_HEADER_BYTES: usize = 8;
 /// No value is larger.
 const MAX_BYTES: usize = 1 << 30;
 
@@ -126,31 +128,45 @@ pub(crate) enum Entry<'a> {
     Turn { released: u64, is_alone: bool },
 }
 
+/// Why a value cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TakeError {
+    /// Bytes have changed since they were put. A writer that dies leaves a part of what it was to write, never other
+    /// bytes.
+    #[error("a checksum does not fit")]
+    Damaged,
+    #[error("{0}")]
+    Malformed(#[from] postcard::Error),
+}
+
 /// Appends a value.
 pub(crate) fn put(out: &mut Vec<u8>, value: &impl Serialize) -> Result<(), postcard::Error> {
     let bytes = postcard::to_stdvec(value)?;
     let length = u32::try_from(bytes.len()).map_err(|_| postcard::Error::SerializeBufferFull)?;
+    let begin = out.len();
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(&crc32c(&bytes).to_le_bytes());
+    let sum = crc32c(&out[begin..]);
+    out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(&bytes);
     Ok(())
 }
 
-/// Takes the next value from the front of `bytes`. `None`: there is no whole one, since the file ends here or in the
+/// Takes the next value from the front of `bytes`. `None`: there is no whole one, since the bytes end here or in the
 /// middle of one.
-pub(crate) fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<Option<T>, postcard::Error> {
+pub(crate) fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<Option<T>, TakeError> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Ok(None) };
     let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let length = number(0) as usize;
-    if length > MAX_BYTES {
-        return Ok(None);
+    if crc32c(&header[..SUMMED_HEADER_BYTES]) != number(SUMMED_HEADER_BYTES) || length > MAX_BYTES {
+        return Err(TakeError::Damaged);
     }
     let Some((body, rest)) = rest.split_at_checked(length) else { return Ok(None) };
     if crc32c(body) != number(4) {
-        return Ok(None);
+        return Err(TakeError::Damaged);
     }
     *bytes = rest;
-    postcard::from_bytes(body).map(Some)
+    Ok(Some(postcard::from_bytes(body)?))
 }
 
 #[cfg(test)]
@@ -180,9 +196,44 @@ mod tests {
             assert_eq!(found, entries[..found.len()]);
             assert_eq!(found.len() == entries.len(), end == bytes.len());
         }
-        *bytes.last_mut().unwrap() ^= 1;
-        let mut rest = &bytes[..];
-        let count = std::iter::from_fn(|| take::<Entry<'static>>(&mut rest).unwrap()).count();
-        assert_eq!(count, 3, "damage ends the file");
+    }
+
+    /// One changed bit at any place, in front of an end at any place: it is found, or it lies in the torn end, which is
+    /// thrown away.
+    #[test]
+    fn no_changed_bit_passes_for_what_was_written_or_for_an_end() {
+        let entries = [
+            Entry::Settled,
+            Entry::Turn { released: 4, is_alone: true },
+            Entry::Acknowledged { client: ClientKey(7), count: 300 },
+        ];
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for entry in &entries {
+            put(&mut bytes, entry).unwrap();
+            ends.push(bytes.len());
+        }
+        for end in 0..=bytes.len() {
+            let whole = ends.iter().filter(|of_one| **of_one <= end).count();
+            let torn_at = ends[..whole].last().copied().unwrap_or(0);
+            for bit in 0..end * 8 {
+                let mut changed = bytes[..end].to_vec();
+                changed[bit / 8] ^= 1 << (bit % 8);
+                let mut rest = &changed[..];
+                let mut found = Vec::new();
+                let last = loop {
+                    match take::<Entry<'static>>(&mut rest) {
+                        Ok(Some(entry)) => found.push(entry),
+                        Ok(None) => break Ok(()),
+                        Err(error) => break Err(error),
+                    }
+                };
+                assert_eq!(found, entries[..found.len()], "bit {bit} of {end} bytes");
+                if bit / 8 < torn_at {
+                    assert_eq!(last, Err(TakeError::Damaged), "bit {bit} of {end} bytes");
+                } else {
+                    assert_eq!(found.len(), whole, "bit {bit} of {end} bytes");
+                }
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! not the machine. So a file from before the machine was started is not used: its end may be missing.
 
 use super::entry::{Chapter, Entry, put, take};
+use pccl_protocol::{JournalStage, StatusJournal, Text};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -11,13 +12,16 @@ use std::{
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 use tinysockets::private_file::{check_directory, create_in_place, open_own};
 
 /// Changes with the form of what is written.
-pub(crate) const FORMAT: &str = concat!("PCCL journal 5 ", env!("CARGO_PKG_VERSION"));
+pub(crate) const FORMAT: &str = concat!("PCCL journal 6 ", env!("CARGO_PKG_VERSION"));
 /// After so many bytes of entries a new chapter begins.
 const CHAPTER_BYTES: usize = 16 << 20;
+/// Shortest and longest pause before a journal that was given up is begun anew.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The system makes a new one each time that the machine starts.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -30,8 +34,12 @@ pub(crate) enum JournalError {
     InUse(PathBuf),
     #[error("{path:?} is not a journal of this version ({found}): remove it to begin a new run")]
     Version { path: PathBuf, found: String },
-    #[error("{path:?} cannot be read ({error}): remove it to begin a new run")]
-    Damaged { path: PathBuf, error: String },
+    #[error(
+        "{path:?} is damaged behind byte {whole} of {all} ({error}): its run cannot go on from it. With a standby of \
+         that run, let it take over; without one, remove the file to begin a new run, whose peers go on from the \
+         newest shared state that they hold"
+    )]
+    Damaged { path: PathBuf, whole: usize, all: usize, error: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +70,18 @@ pub(crate) struct Journal {
     buffer: Vec<u8>,
     /// Bytes of entries in the file.
     written: usize,
+    /// It could not be written.
+    given_up: Option<GivenUp>,
+}
+
+/// A journal that could not be written, and is begun anew when there is room again.
+#[derive(Debug)]
+struct GivenUp {
+    since: Instant,
+    why: String,
+    /// When it is tried next.
+    next: Instant,
+    pause: Duration,
 }
 
 impl Journal {
@@ -83,7 +103,7 @@ impl Journal {
             Err(TryLockError::Error(error)) => return Err(failed(&lock_path, error)),
         }
         let path = directory.join("journal");
-        let journal = Self { path, _lock: lock, file: None, buffer: Vec::new(), written: 0 };
+        let journal = Self { path, _lock: lock, file: None, buffer: Vec::new(), written: 0, given_up: None };
         let mut bytes = Vec::new();
         let file = open_own(&journal.path, OpenOptions::new().read(true));
         match file.and_then(|mut file| file.read_to_end(&mut bytes)) {
@@ -96,8 +116,11 @@ impl Journal {
     }
 
     fn read(&self, mut bytes: &[u8]) -> Result<Option<Past>, JournalError> {
-        let path = self.path.clone();
-        let damaged = |error: String| JournalError::Damaged { path: self.path.clone(), error };
+        let (path, all) = (self.path.clone(), bytes.len());
+        let damaged = |left: usize, error: String| {
+            let (path, whole) = (self.path.clone(), all - left);
+            JournalError::Damaged { path, whole, all, error }
+        };
         let header = take::<Header>(&mut bytes).ok().flatten();
         let Some(header) = header.filter(|header| header.format.starts_with("PCCL journal ")) else {
             return Err(JournalError::Version { path, found: "it does not begin like one".into() });
@@ -111,11 +134,16 @@ impl Journal {
             );
             return Ok(None);
         }
-        let chapter = take(&mut bytes).map_err(|error| damaged(error.to_string()))?;
-        let chapter = chapter.ok_or_else(|| damaged("its first chapter is not whole".into()))?;
+        let left = bytes.len();
+        let chapter = take(&mut bytes).map_err(|error| damaged(left, error.to_string()))?;
+        let chapter = chapter.ok_or_else(|| damaged(left, "its first chapter is not whole".into()))?;
         let mut entries = Vec::new();
-        while let Some(entry) = take(&mut bytes).map_err(|error| damaged(error.to_string()))? {
-            entries.push(entry);
+        loop {
+            let left = bytes.len();
+            match take(&mut bytes).map_err(|error| damaged(left, error.to_string()))? {
+                Some(entry) => entries.push(entry),
+                None => break,
+            }
         }
         if !bytes.is_empty() {
             log::info!("{path:?}: the last {} bytes were not written whole", bytes.len());
@@ -126,7 +154,10 @@ impl Journal {
     /// A chapter begins; what was written before is not needed any more.
     pub(crate) fn begin(&mut self, chapter: &Chapter) {
         if let Err(error) = self.try_begin(chapter) {
-            self.give_up(&error);
+            return self.give_up(&error);
+        }
+        if self.given_up.take().is_some() {
+            log::warn!("{:?}: there is a journal again", self.path);
         }
     }
 
@@ -136,11 +167,34 @@ impl Journal {
         put(&mut bytes, chapter).map_err(io::Error::other)?;
         let next = self.path.with_extension("next");
         let mut file = create_in_place(&next)?;
-        file.write_all(&bytes)?;
-        fs::rename(&next, &self.path)?;
+        if let Err(error) = file.write_all(&bytes).and_then(|()| fs::rename(&next, &self.path)) {
+            // On a full disk each byte counts.
+            let _ = fs::remove_file(&next);
+            return Err(error);
+        }
         (self.file, self.written) = (Some(file), 0);
         self.buffer.clear();
         Ok(())
+    }
+
+    /// Whether a journal that was given up is to be begun anew now.
+    pub(crate) fn is_due(&self) -> bool {
+        self.given_up.as_ref().is_some_and(|given_up| given_up.next <= Instant::now())
+    }
+
+    /// How it is, for an operator.
+    pub(crate) fn status(&self) -> StatusJournal {
+        let (stage, given_up) = match (&self.given_up, &self.file) {
+            (Some(given_up), _) => (JournalStage::GivenUp, Some(given_up)),
+            (None, Some(_)) => (JournalStage::Kept, None),
+            (None, None) => (JournalStage::Later, None),
+        };
+        let since = given_up.map_or(Duration::ZERO, |given_up| given_up.since.elapsed());
+        StatusJournal {
+            stage,
+            since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            text: given_up.map(|given_up| Text::new(given_up.why.as_str())),
+        }
     }
 
     /// Something has happened. It is written by [`Journal::flush`].
@@ -168,13 +222,37 @@ impl Journal {
     }
 
     /// Goes on without: nobody must go on from a file that does not hold everything.
-    fn give_up(&mut self, error: &io::Error) {
-        log::error!("{:?}: {error}; if this master dies now, its run ends", self.path);
+    pub(crate) fn give_up(&mut self, error: &io::Error) {
         self.end();
+        let (now, why) = (Instant::now(), format!("{}: {error}", self.path.display()));
+        let given_up = self.given_up.get_or_insert_with(|| {
+            log::error!(
+                "{why}; if this master dies now, its run ends. A journal is begun again when that works"
+            );
+            GivenUp { since: now, why: String::new(), next: now, pause: PAUSE.0 }
+        });
+        given_up.why = why;
+        given_up.next = now + given_up.pause;
+        given_up.pause = (given_up.pause * 2).min(PAUSE.1);
+    }
+
+    /// Nobody is to go on from it, and somebody may want to look at it. What is to be done then, in words.
+    pub(crate) fn set_aside(&mut self) -> String {
+        self.file = None;
+        let aside = self.path.with_extension("outdated");
+        match fs::rename(&self.path, &aside) {
+            Ok(()) => format!(
+                "It was set aside as {}: start this master again to begin a new run, whose peers go on from the newest \
+                 shared state that they hold",
+                aside.display()
+            ),
+            Err(error) => format!("Remove {} to begin a new run ({error})", self.path.display()),
+        }
     }
 
     /// The run ends, or nothing is written any more.
     pub(crate) fn end(&mut self) {
+        self.buffer.clear();
         let Some(file) = self.file.take() else { return };
         if let Err(error) = fs::remove_file(&self.path) {
             log::error!("{:?} cannot be removed: {error}", self.path);

@@ -11,5 +11,5 @@
 mod entry;
 mod file;
 
-pub(crate) use entry::{Chapter, Client, Entry, Open, Opening, put, take};
+pub(crate) use entry::{Chapter, Client, Entry, Open, Opening, TakeError, put, take};
 pub(crate) use file::{FORMAT, Journal};

@@ -54,6 +54,11 @@ impl MasterState {
         Ok(recalled)
     }
 
+    /// How many identities this master has given.
+    pub fn drawn(&self) -> u64 {
+        self.drawn
+    }
+
     /// The settings of the run.
     pub fn options(&self) -> &Options {
         &self.roll.options

@@ -204,26 +204,39 @@ impl MasterState {
             waits: waits.collect(),
             // Whoever sends it knows.
             relay: None,
-            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None },
+            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None, journal: None },
         }
     }
 
-    /// The registered peer whose identity, in hexadecimal digits, begins with `prefix`, and how it is called.
+    /// The registered peer that an operator means, and how it is called: its name, or the first hexadecimal digits of
+    /// its identity.
     ///
     /// # Errors
     /// Says in one sentence why there is no such peer, or who they are if there are several.
-    pub fn find_peer(&self, prefix: &str) -> Result<(PeerId, String), String> {
-        let prefix = prefix.trim().to_ascii_lowercase();
-        if prefix.is_empty() || prefix.len() > 32 || !prefix.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err("a peer is named by the first hexadecimal digits of its identity".into());
+    pub fn find_peer(&self, wanted: &str) -> Result<(PeerId, String), String> {
+        let wanted = wanted.trim();
+        let prefix = wanted.to_ascii_lowercase();
+        if wanted.is_empty() {
+            return Err(
+                "a peer is named by its name, or by the first hexadecimal digits of its identity".into()
+            );
         }
-        let fits = |id: &PeerId| format!("{id:#}").starts_with(&prefix);
-        let found: Vec<PeerId> = self.roll.peers.keys().filter(|id| fits(id)).copied().collect();
+        let fits = |id: PeerId, peer: &Peer| {
+            peer.info.name.as_str() == wanted || format!("{id:#}").starts_with(&prefix)
+        };
+        let fitting = self.roll.peers.iter().filter(|(id, peer)| fits(**id, peer));
+        let found: Vec<PeerId> = fitting.map(|(id, _)| *id).collect();
         match found.as_slice() {
-            [] => Err(format!("no peer's identity begins with {prefix}")),
+            [] => Err(format!(
+                "no peer has the name {wanted:?}, or an identity that begins so; {}",
+                match self.roll.peers.is_empty() {
+                    true => "there is none".to_owned(),
+                    false => format!("there are {}", self.roll.list_peers(self.roll.peers.keys().copied())),
+                }
+            )),
             [one] => Ok((*one, self.roll.name_of(*one))),
             several => Err(format!(
-                "{} peers' identities begin with {prefix}: {}",
+                "{wanted} names {} peers: {}; give more digits of an identity",
                 several.len(),
                 self.roll.list_peers(several.iter().copied())
             )),

@@ -130,6 +130,31 @@ wire_struct! {
     }
 }
 
+wire_code! {
+    /// What becomes of the journal of a master that is to keep one.
+    #[non_exhaustive]
+    pub enum JournalStage {
+        /// Another process could go on from it.
+        Kept = 1 => "kept",
+        /// It could not be written, and is begun again as soon as that works.
+        GivenUp = 2 => "given-up",
+        /// The master stands by, and begins it when it acts.
+        Later = 3 => "later",
+    }
+}
+
+wire_struct! {
+    /// The journal of the master.
+    pub struct StatusJournal {
+        /// What becomes of it.
+        pub stage: JournalStage,
+        /// Since when it is given up, in milliseconds; 0 if it is not.
+        pub since_ms: u64,
+        /// Why it is given up.
+        pub text: Option<Text>,
+    }
+}
+
 wire_struct! {
     /// Who leads the run.
     pub struct StatusLead {
@@ -142,6 +167,8 @@ wire_struct! {
         pub standbys: Vec<Standby>,
         /// What it waits for, if anything.
         pub text: Option<Text>,
+        /// The journal of the master that answers, if it is to keep one.
+        pub journal: Option<StatusJournal>,
     }
 }
 
@@ -242,6 +269,7 @@ impl fmt::Display for Status {
             writeln!(f, "nothing waits")?;
         }
         f.write_str(match self.wire {
+            None if self.run_keys > 0 => "run key, the wire mode is that of the run, which is not known yet\n",
             None => "no run key: whoever reaches a port takes part, and nothing is encrypted\n",
             Some(WireMode::Encrypt) => "run key, wire mode encrypt: every connection is encrypted\n",
             Some(WireMode::Integrity) => {
@@ -266,10 +294,27 @@ impl fmt::Display for Status {
     }
 }
 
-/// Nothing for a run that never had more than one master.
+impl fmt::Display for StatusJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = self.text.as_ref().map_or("", Text::as_str);
+        match self.stage {
+            JournalStage::Kept => {
+                writeln!(f, "the journal is kept: a master started there after this one goes on")
+            }
+            JournalStage::GivenUp => writeln!(
+                f,
+                "NO JOURNAL for {}: if this master dies now, its run ends. It is begun again when that works ({why})",
+                Time(self.since_ms)
+            ),
+            JournalStage::Later => writeln!(f, "the journal begins when this master acts"),
+        }
+    }
+}
+
+/// No line for a run that never had more than one master and keeps no journal.
 impl fmt::Display for StatusLead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { term, acts, standbys, text } = self;
+        let Self { term, acts, standbys, text, journal } = self;
         let places = standbys.iter().map(|standby| standby.hosts.listed(standby.port));
         let places = places.collect::<Vec<_>>().join(", ");
         match (acts, standbys.is_empty()) {
@@ -278,10 +323,10 @@ impl fmt::Display for StatusLead {
             (true, false) => writeln!(f, "master of term {term}, standbys: {places}")?,
             (false, _) => writeln!(f, "this master stands by for that of term {term}")?,
         }
-        match text {
-            Some(text) => writeln!(f, "{text}"),
-            None => Ok(()),
+        if let Some(text) = text {
+            writeln!(f, "{text}")?;
         }
+        journal.as_ref().map_or(Ok(()), |journal| journal.fmt(f))
     }
 }
 
@@ -387,7 +432,7 @@ mod tests {
             ],
             waits: vec![StatusWait { since_ms: 61_500, text: Text::new("admission waits for peer 11") }],
             relay: None,
-            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None },
+            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None, journal: None },
         };
         let text = status.to_string();
         for part in [

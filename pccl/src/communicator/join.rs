@@ -170,7 +170,11 @@ impl Communicator {
         let config = Config { offer: *self.offer.lock(), ahead, ..self.config.clone() };
         loop {
             let masters = self.config.masters.all();
-            let master = masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+            // What each of several says names it.
+            let wanted = match masters.as_slice() {
+                [master] => format!("at {master}"),
+                several => format!("at one of {} places", several.len()),
+            };
             // A machine that is gone says nothing.
             let most = if masters.len() > 1 { ATTEMPT_OF_SEVERAL } else { ATTEMPT };
             let mut reasons: Option<Reason<ConnectCause>> = None;
@@ -212,9 +216,7 @@ impl Communicator {
             };
             log::debug!("next attempt in {pause:?}: {reason}");
             if let Some(waited) = patience.warning(now) {
-                log::warn!(
-                    "waiting for the master at {master} for {waited} s, of {limit:?} at most: {reason}"
-                );
+                log::warn!("waiting for the master {wanted} for {waited} s, of {limit:?} at most: {reason}");
             }
             at.pause(pause)?;
         }

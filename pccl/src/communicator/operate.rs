@@ -37,6 +37,7 @@ impl Communicator {
     /// doctor`. A short while, up to some time-outs.
     pub fn doctor(&self) -> doctor::Report {
         let config = &self.config;
+        let masters: Vec<String> = config.masters.all().iter().map(ToString::to_string).collect();
         doctor::examine(&Patient {
             run_key: config.run_keys.as_ref().map(RunKeys::used),
             advertised_host: config.advertised_host.as_ref().map(Host::as_str).map(str::to_owned),
@@ -44,7 +45,7 @@ impl Communicator {
             first_p2p_port: config.first_p2p_port,
             first_state_port: config.first_state_port,
             strict_ports: config.strict_ports,
-            ..Patient::new(&config.master.to_string())
+            ..Patient::new(&masters.join(","))
         })
     }
 

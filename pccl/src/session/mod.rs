@@ -150,6 +150,8 @@ impl Shared {
         }
         match &end {
             End::Closed => log::info!("left the run"),
+            // Whoever registers says it, and knows more: a standby that sends a newcomer on closes its connection.
+            End::MasterLost(_) if self.told.identity().is_none() => log::debug!("{end}"),
             other => log::warn!("{other}"),
         }
         flight::ended(&self.flight, &end);
@@ -257,6 +259,7 @@ impl Session {
     ) -> Result<Self, Refused> {
         // First of all: nobody is to take the ports of a peer that is not yet in any run.
         let conn = dial_master(&config, &config.master, None, deadline)?;
+        config.masters.note_address(&config.master, conn.peer_addr().ok());
         let near = conn.local_addr().ok().map(|address| address.ip());
         let security =
             conn.suite().map_or("no run key, not encrypted".to_owned(), |suite| format!("run key, {suite}"));

@@ -174,6 +174,7 @@ fn attempt(
             kind if kind.is_permanent() => Failure::ForGood(reason.to_string()),
             _ => Failure::ForNow(reason.to_string()),
         })?;
+    shared.config.masters.note_address(place, conn.peer_addr().ok());
     let Some(received) = shared.control.can_go_on() else {
         return Err(Failure::ForGood("more was sent than is kept for another connection".into()));
     };

@@ -73,7 +73,7 @@ mod tests {
             peers: Vec::new(),
             waits: Vec::new(),
             relay: None,
-            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None },
+            lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None, journal: None },
         }
     }
 

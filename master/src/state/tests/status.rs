@@ -82,17 +82,33 @@ fn a_question_does_not_disturb_what_runs() {
 }
 
 #[test]
-fn a_peer_is_found_by_the_beginning_of_its_identity() {
-    let rig = Rig::world(3);
+fn a_peer_is_found_by_its_name_or_by_the_beginning_of_its_identity() {
+    let mut rig = Rig::world(3);
     let full = |n: u64| format!("{:#}", rig.peers[&n]);
     // The rig's identities are 1, 2, 3 in their first 32 bits.
     assert_eq!(rig.state.find_peer("00000002").unwrap().0, rig.peers[&2]);
     assert_eq!(rig.state.find_peer(&full(3).to_uppercase()).unwrap().0, rig.peers[&3]);
-    assert!(rig.state.find_peer("0000000").unwrap_err().contains("3 peers"));
+    assert!(rig.state.find_peer("0000000").unwrap_err().contains("names 3 peers"));
     assert!(rig.state.find_peer("ff").unwrap_err().contains("no peer"));
-    for bad in ["", "  ", "xyz", "0x1", &"0".repeat(33), "é"] {
+    for bad in ["", "  "] {
         assert!(rig.state.find_peer(bad).unwrap_err().contains("hexadecimal"), "{bad}");
     }
+    for (peer, name) in [(1, "node1:17"), (2, "twin"), (3, "twin")] {
+        rig.state.roll.peers.get_mut(&rig.peers[&peer]).unwrap().info.name = pccl_protocol::Name::new(name);
+    }
+    for bad in ["xyz", "0x1", &"0".repeat(33), "é", "node1:1"] {
+        let error = rig.state.find_peer(bad).unwrap_err();
+        assert!(error.contains(bad) && error.contains("node1:17"), "nobody is {bad}: {error}");
+    }
+    assert_eq!(rig.state.find_peer("node1:17").unwrap().0, rig.peers[&1]);
+    let error = rig.state.find_peer("twin").unwrap_err();
+    assert!(
+        error.contains("names 2 peers") && error.contains("00000002") && error.contains("00000003"),
+        "{error}"
+    );
+    // A name that could be an identity as well means both.
+    rig.state.roll.peers.get_mut(&rig.peers[&1]).unwrap().info.name = pccl_protocol::Name::new("00000002");
+    assert!(rig.state.find_peer("00000002").unwrap_err().contains("names 2 peers"));
 }
 
 #[test]

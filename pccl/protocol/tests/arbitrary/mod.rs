@@ -130,6 +130,7 @@ arb_code!(
     SourceFault,
     Cause,
     Phase,
+    JournalStage,
     PeerStage,
     Purpose,
     TicketRole
@@ -334,7 +335,8 @@ arb_struct! {
     StandsBy { acting, keeps, gives_back, text }
     Claim { term, copy }
     Promise { term, refused }
-    StatusLead { term, acts, standbys, text }
+    StatusJournal { stage, since_ms, text }
+    StatusLead { term, acts, standbys, text, journal }
     Received { count }
     Examine { request, peer, advertised_host, addresses, p2p_port, state_port, padding }
     ExaminedPeer { target, group, name }

@@ -1,4 +1,5 @@
-//! `pccl-master status`, `kick`, `accept-revision` and `rotate-key`: what an operator asks of a running master.
+//! `pccl-master status`, `kick`, `accept-revision`, `rotate-key`, `step-down`, `end-run` and `take-over`: what an
+//! operator asks of a running master.
 
 use crate::admin_place::Surroundings;
 use clap::Args;
@@ -12,6 +13,9 @@ use std::{
 
 /// Time for a running master to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same, where others have to do something first.
+const LATE: Duration = Duration::from_secs(60);
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
@@ -105,6 +109,34 @@ pub(crate) struct RotateKey {
     pub(crate) admin: Option<PathBuf>,
 }
 
+/// Arguments of `step-down` and `end-run`.
+#[derive(Debug, Args)]
+pub(crate) struct Lead {
+    /// Port of the master, by which its operator's socket is found.
+    #[arg(long, default_value_t = DEFAULT_MASTER_PORT)]
+    pub(crate) port: u16,
+
+    /// The operator's socket of the master, where it was started with --admin PATH.
+    #[arg(long, value_name = "PATH", conflicts_with = "port")]
+    pub(crate) admin: Option<PathBuf>,
+}
+
+/// Arguments of `take-over`.
+#[derive(Debug, Args)]
+pub(crate) struct TakeOver {
+    /// You promise that the master that acted is gone, and is not started again with what it knew.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Port of the master, by which its operator's socket is found.
+    #[arg(long, default_value_t = DEFAULT_MASTER_PORT)]
+    pub(crate) port: u16,
+
+    /// The operator's socket of the master, where it was started with --admin PATH.
+    #[arg(long, value_name = "PATH", conflicts_with = "port")]
+    pub(crate) admin: Option<PathBuf>,
+}
+
 /// Prints the state of a run.
 pub(crate) fn status(arguments: &Status) -> Result<(), String> {
     if arguments.rates {
@@ -170,6 +202,29 @@ pub(crate) fn rotate_key(arguments: &RotateKey) -> Result<(), String> {
         }
     };
     print(&(done + "\n"))
+}
+
+/// Has a master step down and prints who goes on.
+pub(crate) fn step_down(arguments: &Lead) -> Result<(), String> {
+    let admin = admin_of(arguments.admin.as_ref(), arguments.port)?;
+    print(&(pccl_master::step_down(&admin, LATE)? + "\n"))
+}
+
+/// Has a master end its run and prints what was done.
+pub(crate) fn end_run(arguments: &Lead) -> Result<(), String> {
+    let admin = admin_of(arguments.admin.as_ref(), arguments.port)?;
+    print(&(pccl_master::end_run(&admin, TIMEOUT)? + "\n"))
+}
+
+/// Has a master act that stands by and prints what was done.
+pub(crate) fn take_over(arguments: &TakeOver) -> Result<(), String> {
+    if !arguments.force {
+        return Err("a standby takes over by itself when more than half of the members reach it. If they are lost for \
+                    good, and so is the master that acted, use --force: it goes on without them"
+            .into());
+    }
+    let admin = admin_of(arguments.admin.as_ref(), arguments.port)?;
+    print(&(pccl_master::force_take_over(&admin, LATE)? + "\n"))
 }
 
 /// The operator's socket of the master on this machine that leads on `port`, unless it is named.

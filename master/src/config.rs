@@ -2,14 +2,22 @@
 
 use crate::{error::MasterError, event_loop::Search, relay::RelayConfig, state::Options};
 use pccl_protocol::{Host, Name, Revision, RunId, limits};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 use tinysockets::{
+    address::HostPort,
     key::{AcceptedKeys, RunAddress, RunKey, RunKeys},
     mode::WireMode,
 };
 
 /// Smallest limit for what waits for one client; a client that reads must never meet it between two small packets.
 const SMALLEST_QUEUE_BYTES: usize = 4096;
+
+/// Time for the names in a list of masters.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settings of a [`Master`](crate::Master).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +95,13 @@ pub struct MasterConfig {
     /// Stands by for the master at one of these places (`host:port`), whose settings it takes over with the run: of
     /// these only the addresses, the keys and the bounds of clients count. Default: nowhere, this master begins a run.
     pub standby_of: Vec<String>,
+    /// All masters of the run (`host:port`; without a port the usual one), this one among them, the same for each of
+    /// them. One that is started stands by for the one that acts, wherever that is. If there is no run yet, the first of
+    /// the list begins one, once the others have said that they know none, or could not be reached for 10 s. Default:
+    /// no list.
+    pub masters: Vec<String>,
+    /// Which entry of `masters` is this one. Default: it finds out by connecting to them.
+    pub me: Option<String>,
     /// Host under which peers and other masters reach this one, if it stands by. Default: the address from which the
     /// acting master sees it come.
     pub advertised_host: Option<String>,
@@ -128,6 +143,8 @@ impl Default for MasterConfig {
             journal: None,
             accept_standbys: false,
             standby_of: Vec::new(),
+            masters: Vec::new(),
+            me: None,
             advertised_host: None,
             client_queue_bytes: limits::MAX_CLIENT_QUEUE_BYTES,
             tag_history: options.max_tag_history,
@@ -165,7 +182,12 @@ impl MasterConfig {
 
     /// Whether others may stand by for this one.
     pub(crate) fn accepts_standbys(&self) -> bool {
-        self.accept_standbys || !self.standby_of.is_empty()
+        self.accept_standbys || self.looks_for_others()
+    }
+
+    /// Whether it looks for a master that acts before it begins a run, if it ever does.
+    pub(crate) fn looks_for_others(&self) -> bool {
+        !self.standby_of.is_empty() || !self.masters.is_empty()
     }
 
     /// Where masters are that this one may stand by for, and how others reach it.
@@ -176,11 +198,21 @@ impl MasterConfig {
     ) -> Result<Search, MasterError> {
         let master = |text: &String| {
             let error = |error| MasterError::Setting(format!("a master to stand by for: {error}"));
+            let port = limits::DEFAULT_MASTER_PORT;
+            let text = if text.contains(':') { text.clone() } else { format!("{text}:{port}") };
             text.parse::<RunAddress>().map(|address| address.master).map_err(error)
         };
-        let masters = self.standby_of.iter().map(master).collect::<Result<_, _>>()?;
-        let advertised_host = self.advertised_host.as_ref().map(|host| Host::new(host.as_str()));
-        Ok(Search { masters, keys, advertised_host, port: local_addr.port() })
+        let is_list = !self.masters.is_empty();
+        let listed = if is_list { &self.masters } else { &self.standby_of };
+        let masters = listed.iter().map(master).collect::<Result<Vec<_>, _>>()?;
+        let me = self.me.as_ref().map(master).transpose()?;
+        if me.as_ref().is_some_and(|me| !masters.contains(me)) {
+            return Err(MasterError::Setting("the list of all masters does not have this one".into()));
+        }
+        let me = me.or_else(|| if is_list { entry_of(&masters, local_addr) } else { None });
+        let advertised_host = self.advertised_host.as_deref().or(me.as_ref().map(|me| me.host.as_str()));
+        let advertised_host = advertised_host.map(Host::new);
+        Ok(Search { masters, is_list, me, keys, advertised_host, port: local_addr.port() })
     }
 
     /// What clients have to prove that they have.
@@ -223,6 +255,13 @@ impl MasterConfig {
                         not let them";
             return Err(MasterError::Setting(text.into()));
         }
+        if !self.masters.is_empty() && !self.standby_of.is_empty() {
+            let text = "a list of all masters says for whom this one stands by: use either of the two";
+            return Err(MasterError::Setting(text.into()));
+        }
+        if self.me.is_some() && self.masters.is_empty() {
+            return Err(MasterError::Setting("which of the masters this one is needs a list of them".into()));
+        }
         if self.relay.is_some_and(|relay| relay.mbit_per_s == 0) {
             return Err(MasterError::Setting("a relay needs a rate of at least 1 Mbit/s".into()));
         }
@@ -256,6 +295,22 @@ impl MasterConfig {
             _ => Ok(()),
         }
     }
+}
+
+/// The entry of a list of masters that is the one which listens here, if there is exactly one whose address this machine
+/// has. One behind a translated address finds out by asking.
+fn entry_of(masters: &[HostPort], local_addr: SocketAddr) -> Option<HostPort> {
+    let deadline = Instant::now() + RESOLVE_TIMEOUT;
+    let is_here = |ip: IpAddr| match local_addr.ip().to_canonical() {
+        local if local.is_unspecified() => UdpSocket::bind((ip, 0)).is_ok(),
+        local => local == ip.to_canonical(),
+    };
+    let is_me = |place: &&HostPort| {
+        let addresses = place.resolve(deadline).unwrap_or_default();
+        place.port == local_addr.port() && addresses.iter().any(|address| is_here(address.ip()))
+    };
+    let mut found = masters.iter().filter(is_me);
+    found.next().filter(|_| found.next().is_none()).cloned()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::{
     config::MasterConfig,
     error::MasterError,
-    event_loop::{AdminSocket, Begin, EventLoop, LoopEnd, Recalled, Setup},
+    event_loop::{AdminSocket, Begin, EventLoop, Known, LoopEnd, Recalled, Setup},
     journal::Journal,
     origin::Origin,
     state::MasterState,
@@ -17,7 +17,10 @@ use std::{
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -47,7 +50,7 @@ struct Ending {
 pub struct Master {
     local_addr: SocketAddr,
     run: RunId,
-    stopper: Stopper,
+    stop_handle: StopHandle,
     ending: Arc<Ending>,
     thread: Option<JoinHandle<()>>,
     /// Ends with this handle.
@@ -97,10 +100,13 @@ impl Master {
             (relay, news, options.relay) = (Some(running), Some(told), Some(offer));
         }
         let begin = match past {
-            None if !config.standby_of.is_empty() => {
-                Begin::StandBy(config.search(keys.clone(), local_addr)?, None)
+            None => {
+                let state = Box::new(MasterState::new(options, Box::new(origin.identities())));
+                match config.looks_for_others() {
+                    true => Begin::StandBy(config.search(keys.clone(), local_addr)?, Known::Nothing(state)),
+                    false => Begin::Fresh(state),
+                }
             }
-            None => Begin::Fresh(Box::new(MasterState::new(options, Box::new(origin.identities())))),
             Some((chapter, entries)) => {
                 let again =
                     catch_unwind(AssertUnwindSafe(|| Recalled::of(chapter, entries, options, keys.clone())));
@@ -110,11 +116,13 @@ impl Master {
                 })?);
                 match again.is_sure_to_act() {
                     true => Begin::Again(again),
-                    false => Begin::StandBy(config.search(keys.clone(), local_addr)?, Some(again)),
+                    false => Begin::StandBy(config.search(keys.clone(), local_addr)?, Known::Copy(again)),
                 }
             }
         };
+        let ends_run = Arc::new(AtomicBool::new(false));
         let (event_loop, stopper) = EventLoop::new(Setup {
+            ends_run: Arc::clone(&ends_run),
             listeners,
             admin,
             begin,
@@ -146,7 +154,8 @@ impl Master {
             })
             .map_err(event_loop_error)?;
         announce(&config, run, local_addr);
-        Ok(Self { local_addr, run, stopper, ending, thread: Some(thread), _relay: relay })
+        let stop_handle = StopHandle { stopper, ends_run };
+        Ok(Self { local_addr, run, stop_handle, ending, thread: Some(thread), _relay: relay })
     }
 
     /// The address that it listens on, with the real port. If it listens on several, the first of them.
@@ -159,15 +168,21 @@ impl Master {
         self.run
     }
 
-    /// Asks the master to stop and returns at once: it tells all clients, then ends (see [`wait`](Self::wait)). Takes
-    /// no lock and allocates nothing. May be called any number of times.
+    /// Asks the master to stop and returns at once; [`wait`](Self::wait) waits for its end. If others stand by with a
+    /// complete copy, one of them goes on in its place, and no call of a peer notices more than a pause. Otherwise the
+    /// run ends, and all clients are told. Takes no lock and allocates nothing. May be called any number of times.
     pub fn stop(&self) {
-        self.stopper.stop();
+        self.stop_handle.stop();
+    }
+
+    /// The same, and the run ends although others stand by.
+    pub fn end_run(&self) {
+        self.stop_handle.end_run();
     }
 
     /// A handle with which another thread can stop this master.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle(self.stopper.clone())
+        self.stop_handle.clone()
     }
 
     /// Waits until the master has ended: `Ok` if it was stopped. May be called from several threads.
@@ -208,12 +223,21 @@ impl std::fmt::Debug for Master {
 
 /// Stops a [`Master`] from elsewhere.
 #[derive(Clone)]
-pub struct StopHandle(Stopper);
+pub struct StopHandle {
+    stopper: Stopper,
+    ends_run: Arc<AtomicBool>,
+}
 
 impl StopHandle {
     /// As [`Master::stop`].
     pub fn stop(&self) {
-        self.0.stop();
+        self.stopper.stop();
+    }
+
+    /// As [`Master::end_run`].
+    pub fn end_run(&self) {
+        self.ends_run.store(true, Ordering::Release);
+        self.stopper.stop();
     }
 }
 
@@ -242,13 +266,14 @@ fn listen(config: &MasterConfig) -> Result<Vec<std::net::TcpListener>, MasterErr
 
 /// Says in the log where a master listens, and for whom.
 fn announce(config: &MasterConfig, run: RunId, local_addr: SocketAddr) {
+    let run = if config.looks_for_others() { "a master".to_owned() } else { format!("run {run}") };
     match &config.run_key {
-        Some(_) => log::info!("run {run} listens on {local_addr}, with a run key, wire mode {}", config.wire),
+        Some(_) => log::info!("{run} listens on {local_addr}, with a run key, wire mode {}", config.wire),
         None if local_addr.ip().to_canonical().is_loopback() => {
-            log::info!("run {run} listens on {local_addr}, for this machine only: it has no run key");
+            log::info!("{run} listens on {local_addr}, for this machine only: it has no run key");
         }
         None => log::warn!(
-            "run {run} listens on {local_addr} without a run key: whoever reaches that takes part, and nothing is \
+            "{run} listens on {local_addr} without a run key: whoever reaches that takes part, and nothing is \
              encrypted; `pccl-master --new-key` makes a key"
         ),
     }

@@ -26,7 +26,8 @@ use tinysockets::private_file::read_secret;
 ///
 /// With a command it does not lead a run but does what the command says, and ends.
 ///
-/// Ends with status 0 on SIGINT or SIGTERM, after it has told its peers. The log goes to stderr; its level is set by
+/// Ends with status 0 on SIGINT or SIGTERM. If others stand by, one of them goes on in its place; otherwise the run
+/// ends, and its peers are told. The log goes to stderr; its level is set by
 /// PCCL_LOG_LEVEL (TRACE, DEBUG, INFO, WARN, ERR, FATAL or NONE) or, in more detail, by RUST_LOG.
 #[derive(Debug, Parser)]
 #[command(name = "pccl-master", version, args_conflicts_with_subcommands = true)]
@@ -129,9 +130,19 @@ struct Arguments {
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     standby_of: Vec<String>,
 
-    /// With --standby-of: the host under which peers reach this one, if it is not the address from which the acting
-    /// master sees it come.
-    #[arg(long, value_name = "HOST", requires = "standby_of")]
+    /// All masters of the run, the same for each of them: whoever is started finds the run that there is, and stands by.
+    /// If there is none, the first begins one, once the others have said that they know none or could not be reached
+    /// for 10 s. Without a port the usual one is meant.
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', conflicts_with_all = ["standby_of", "accept_standbys"])]
+    masters: Vec<String>,
+
+    /// With --masters: which of them this one is, if it cannot connect to itself there.
+    #[arg(long, value_name = "HOST[:PORT]", requires = "masters")]
+    me: Option<String>,
+
+    /// With --standby-of or --masters: the host under which peers reach this one, if it is not the address from which
+    /// the acting master sees it come.
+    #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
 
     #[command(flatten)]
@@ -179,6 +190,15 @@ enum Command {
     /// Have a master on this machine accept other run keys, without stopping the run: a new one, and for a while the
     /// one before.
     RotateKey(ask::RotateKey),
+    /// Have a master on this machine step down, as SIGTERM does: one that stands by goes on in its place, and no call of
+    /// a peer fails. Ends when that one leads the run.
+    StepDown(ask::Lead),
+    /// Have a master on this machine end its run, although others stand by for it.
+    EndRun(ask::Lead),
+    /// Have a master on this machine act that stands by, without the consent of the members: when more than half of them
+    /// are lost together with the master that acted. It refuses while it reaches another one that acts, and says what
+    /// may be lost. One that knows no run begins one.
+    TakeOver(ask::TakeOver),
     /// Explain a failure from the files of flight recorders: the first cause, who only suffered, and a time line.
     Explain(explain::Explain),
     /// Plan the best ring for a matrix of measured rates: order, slowest edge, and whether any ring is better.
@@ -211,6 +231,9 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
         Some(Command::Kick(arguments)) => ask::kick(&arguments),
         Some(Command::AcceptRevision(arguments)) => ask::accept_revision(&arguments),
         Some(Command::RotateKey(arguments)) => ask::rotate_key(&arguments),
+        Some(Command::StepDown(arguments)) => ask::step_down(&arguments),
+        Some(Command::EndRun(arguments)) => ask::end_run(&arguments),
+        Some(Command::TakeOver(arguments)) => ask::take_over(&arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Plan(arguments)) => plan::run(&arguments),
         None => lead(&arguments),
@@ -291,6 +314,8 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         journal: arguments.journal.clone(),
         accept_standbys: arguments.accept_standbys,
         standby_of: arguments.standby_of.clone(),
+        masters: arguments.masters.clone(),
+        me: arguments.me.clone(),
         advertised_host: arguments.advertise.clone(),
         admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
         ..MasterConfig::default()

@@ -1,5 +1,5 @@
 //! The operator's side: asking a running master how its run is, removing a peer, choosing a revision, changing the run
-//! key.
+//! key, and who leads it.
 
 use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, is_hidden, limits::MAX_PACKET_BYTES};
 use std::{
@@ -163,6 +163,35 @@ pub fn lock_out(admin: &Path, peers: &[String], key: &RunKey, timeout: Duration)
         return Err("each peer that is locked out is named by the first digits of its identity".into());
     }
     ask_operator(admin, &format!("rotate-key {} {}", key.to_text(), peers.join(" ")), timeout)
+}
+
+/// Has a running master step down: one that stands by with a complete copy goes on in its place, and no call of a peer
+/// notices more than a pause; the process ends. `admin` as in [`remove_peer`]. Returns who goes on, in words.
+///
+/// # Errors
+/// One sentence: why it goes on, or that nobody has taken over.
+pub fn step_down(admin: &Path, timeout: Duration) -> Result<String, String> {
+    ask_operator(admin, "step-down", timeout)
+}
+
+/// Has a running master end its run, although others stand by. `admin` as in [`remove_peer`]. Returns what was done, in
+/// words.
+///
+/// # Errors
+/// One sentence: why nothing was done.
+pub fn end_run(admin: &Path, timeout: Duration) -> Result<String, String> {
+    ask_operator(admin, "end-run", timeout)
+}
+
+/// Has a master that stands by act without the promises of the members: for when more than half of them are lost together
+/// with the acting master. The caller promises that no other master acts, or will be started again with what it knew:
+/// only those that this one reaches are asked. What the lost master did and this one does not know is lost. A master that
+/// knows no run begins one. `admin` as in [`remove_peer`]. Returns what was done, in words.
+///
+/// # Errors
+/// One sentence: why nothing was done.
+pub fn force_take_over(admin: &Path, timeout: Duration) -> Result<String, String> {
+    ask_operator(admin, "take-over", timeout)
 }
 
 /// Sends one line to the operator's socket of a master and takes its answer.

@@ -41,6 +41,7 @@ mod semantics;
 mod sites;
 mod standby;
 mod state;
+mod succession;
 mod tickets;
 mod types;
 mod visits;

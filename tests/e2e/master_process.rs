@@ -8,8 +8,12 @@ use pccl::MasterConfig;
 use pccl_testkit::process::{Process, Signal};
 use std::{
     io::{BufRead, BufReader},
+    path::Path,
     process::Command,
 };
+
+/// The program whose process a master is.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_pccl-test-peer");
 
 /// A master process. It dies with this value.
 #[derive(Debug)]
@@ -20,8 +24,13 @@ pub(crate) struct MasterProcess {
 }
 
 impl MasterProcess {
-    fn start(config: &MasterConfig) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pccl-test-peer"));
+    pub(crate) fn start(config: &MasterConfig) -> Self {
+        Self::start_program(Path::new(PROGRAM), config)
+    }
+
+    /// The same, by a copy of the program.
+    pub(crate) fn start_program(program: &Path, config: &MasterConfig) -> Self {
+        let mut command = Command::new(program);
         give_key(&mut command, config.run_key.as_ref());
         Self::start_by(command, config)
     }
@@ -31,6 +40,10 @@ impl MasterProcess {
         command.args(["master", &config.listen, &config.peer_timeout.as_millis().to_string()]);
         command.args(config.journal.iter().map(|path| format!("journal={}", path.display())));
         command.arg(format!("accept-standbys={}", config.accept_standbys));
+        command.args(config.admin.iter().map(|path| format!("admin={}", path.display())));
+        if !config.masters.is_empty() {
+            command.arg(format!("masters={}", config.masters.join(",")));
+        }
         if !config.standby_of.is_empty() {
             command.arg(format!("standby-of={}", config.standby_of.join(",")));
         }
@@ -47,6 +60,17 @@ impl MasterProcess {
         let standby_of = masters.iter().map(|&place| place.to_owned()).collect();
         let listen = "127.0.0.1:0".to_owned();
         Self::start(&MasterConfig { listen, standby_of, journal: None, ..config.clone() })
+    }
+
+    /// Asks it to stop, as SIGTERM does with the program.
+    pub(crate) fn ask_to_stop(&mut self) {
+        self.process.hang_up();
+    }
+
+    /// Waits for its end, which has to be a good one.
+    pub(crate) fn await_end(&mut self) {
+        let status = self.process.wait().expect("a child");
+        assert!(status.success(), "{status}");
     }
 
     /// Where it listens.

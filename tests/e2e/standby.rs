@@ -18,11 +18,11 @@ use std::{
 /// Peers, their master, and those who stand by for it.
 pub(crate) struct Run {
     pub(crate) fleet: Fleet,
-    standbys: Vec<MasterProcess>,
+    pub(crate) standbys: Vec<MasterProcess>,
 }
 
 impl Run {
-    fn new(peers: usize, standbys: usize) -> Self {
+    pub(crate) fn new(peers: usize, standbys: usize) -> Self {
         Self::with(MasterConfig { accept_standbys: true, ..config() }, peers, standbys)
     }
 
@@ -35,7 +35,7 @@ impl Run {
     }
 
     /// One more stands by for whoever acts, and has a complete copy when this returns.
-    fn stand_by(&mut self) {
+    pub(crate) fn stand_by(&mut self) {
         let standby = MasterProcess::stand_by(&self.fleet.config, &[&self.fleet.address]);
         self.fleet.await_status(standby.address());
         self.standbys.push(standby);
@@ -63,7 +63,7 @@ impl Run {
     }
 
     /// Which of those who stand by acts now, and is asked for the status from now on.
-    fn await_successor(&mut self) {
+    pub(crate) fn await_successor(&mut self) {
         let deadline = Instant::now() + WATCHDOG;
         let key = crate::run_key();
         loop {

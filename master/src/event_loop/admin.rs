@@ -1,8 +1,9 @@
 //! The operator's socket: a Unix socket that only the owner of this process can open, with one line for a request and
 //! one for the answer.
 //!
-//! `kick PEER REASON`, `accept-revision REVISION [GROUP]` and `rotate-key KEY[,STILL ACCEPTED] [DROPPED PEER]...`
-//! answer `ok ...` or `error ...`. Few connections at a time, each with little memory and a deadline, and none is ever waited for.
+//! `kick PEER REASON`, `accept-revision REVISION [GROUP]`, `rotate-key KEY[,STILL ACCEPTED] [DROPPED PEER]...`,
+//! `step-down`, `end-run` and `take-over` answer `ok ...` or `error ...`. Few connections at a time, each with little
+//! memory and a deadline, and none is ever waited for.
 
 use super::EventLoop;
 use crate::state::Input;
@@ -15,6 +16,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
@@ -26,6 +28,8 @@ const MAX_LINE_BYTES: usize = 2048;
 const MAX_CONNECTIONS: usize = 8;
 /// Time for the request, and for taking the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for an answer that something else is waited for.
+const LATE_ANSWER: Duration = Duration::from_secs(60);
 /// How often a lock that somebody else has is tried again.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 /// Connections that wait in the kernel.
@@ -245,13 +249,10 @@ impl EventLoop {
         let done = match connection.step() {
             Step::Wait => false,
             Step::Done => true,
-            Step::Answer(request) => {
-                let answer = match self.obey(&request) {
-                    Ok(text) => format!("ok {text}\n"),
-                    Err(text) => format!("error {text}\n"),
-                };
-                self.admin_answer(key, answer)
-            }
+            Step::Answer(request) => match self.obey_later(key, &request) {
+                Some(done) => self.admin_answer(key, done),
+                None => false,
+            },
         };
         if let (true, Some(admin)) = (done, &mut self.admin) {
             admin.connections.remove(&key);
@@ -259,11 +260,64 @@ impl EventLoop {
     }
 
     /// Begins to write an answer. `true`: all of it is written, or nobody takes it.
-    fn admin_answer(&mut self, key: u64, answer: String) -> bool {
+    fn admin_answer(&mut self, key: u64, done: Result<String, String>) -> bool {
+        let answer = match done {
+            Ok(text) => format!("ok {text}\n"),
+            Err(text) => format!("error {text}\n"),
+        };
         let Some(admin) = &mut self.admin else { return true };
         let Some(connection) = admin.connections.get_mut(&key) else { return true };
         connection.answer = Some(answer.into_bytes());
         matches!(connection.step(), Step::Done)
+    }
+
+    /// Answers the operator who waits, if there is one.
+    pub(super) fn answer_operator(&mut self, done: Result<String, String>) {
+        let Some(key) = self.operator.take() else { return };
+        if self.admin_answer(key, done)
+            && let Some(admin) = &mut self.admin
+        {
+            admin.connections.remove(&key);
+        }
+    }
+
+    /// Carries out a request of the operator; `None`: its answer comes later.
+    fn obey_later(&mut self, key: u64, request: &str) -> Option<Result<String, String>> {
+        match request.trim() {
+            "step-down" if self.standing.is_some() => Some(Err(self.who_acts())),
+            "step-down" => {
+                self.leaving.get_or_insert_with(Instant::now);
+                self.wait_for_operator(key)
+            }
+            "end-run" if self.standing.is_some() => Some(Err(self.who_acts())),
+            "end-run" if self.what_is_held().is_some() => {
+                Some(Err("another master could have taken over, and this one cannot end its run".into()))
+            }
+            "end-run" => {
+                log::warn!("an operator ends the run");
+                self.ends_run.store(true, Ordering::Release);
+                self.leaving.get_or_insert_with(Instant::now);
+                Some(Ok("the run ends".into()))
+            }
+            "take-over" => match self.force() {
+                Ok(()) => self.wait_for_operator(key),
+                Err(text) => Some(Err(text)),
+            },
+            request => Some(self.obey(request)),
+        }
+    }
+
+    /// The answer to this operator comes later.
+    fn wait_for_operator(&mut self, key: u64) -> Option<Result<String, String>> {
+        if self.operator.is_some() {
+            return Some(Err("another operator waits for an answer".into()));
+        }
+        self.operator = Some(key);
+        let connection = self.admin.as_mut().and_then(|admin| admin.connections.get_mut(&key));
+        if let Some(connection) = connection {
+            connection.deadline = Instant::now() + LATE_ANSWER;
+        }
+        None
     }
 
     /// Carries out a request of the operator. The answer is one line.
@@ -292,7 +346,7 @@ impl EventLoop {
                 self.rotate_key(keys.replace(',', "\n").parse(), &dropped)
             }
             _ => Err("requests are: kick PEER REASON; accept-revision REVISION [GROUP]; \
-                      rotate-key KEY[,STILL ACCEPTED] [DROPPED PEER]..."
+                      rotate-key KEY[,STILL ACCEPTED] [DROPPED PEER]...; step-down; end-run; take-over"
                 .into()),
         }
     }

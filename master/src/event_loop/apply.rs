@@ -231,11 +231,8 @@ impl EventLoop {
         self.conns.is_empty() || deadline <= now
     }
 
-    /// If asked to stop: no more connections, everybody is told, and the loop ends when all have been flushed.
+    /// The run ends: no more connections, everybody is told, and the loop ends when all have been flushed.
     pub(super) fn begin_stop(&mut self) {
-        if self.stop_deadline.is_some() || !self.reactor.is_stopped() {
-            return;
-        }
         log::info!("stopping, {} connections are closed", self.conns.len());
         self.stop_deadline = Some(Instant::now() + STOP_TIMEOUT);
         self.reactor.stop_listening();

@@ -70,6 +70,8 @@ pub(super) struct Conn {
     pub(super) away: bool,
     /// Numbered packets of the client that have come.
     pub(super) received: u64,
+    /// As in [`Place`], until it is back.
+    pub(super) at_most: Option<u64>,
     pub(super) queue: WriteQueue,
     /// Since when the client has been watched that does not read all: what had left then, and what it has to take.
     reader: Option<(Instant, u64, u64)>,
@@ -94,6 +96,7 @@ impl Conn {
             overflowed: false,
             away: false,
             received: 0,
+            at_most: None,
             queue: WriteQueue::default(),
             reader: None,
             write_error: None,
@@ -102,11 +105,11 @@ impl Conn {
 
     /// The place of a client of the master that this one takes the place of: it may come back to it.
     pub(super) fn recalled(place: Place) -> io::Result<Self> {
-        let Place { remote, received, queue } = place;
+        let Place { remote, received, at_most, queue } = place;
         let stream = Stream::unconnected()?;
         let mut conn = Self::new(stream, SocketAddr::new(remote, 0), None, Instant::now());
         conn.phase = Phase::Client(Inbox::new());
-        (conn.away, conn.received, conn.queue) = (true, received, queue);
+        (conn.away, conn.received, conn.at_most, conn.queue) = (true, received, at_most, queue);
         Ok(conn)
     }
 
@@ -264,6 +267,12 @@ impl Conn {
     /// Whether it is being closed and everything is written.
     pub(super) fn is_flushed(&self) -> bool {
         matches!(self.phase, Phase::Closing { flushed: true, .. })
+    }
+
+    /// Whether nothing waits that may leave.
+    pub(super) fn has_said_all(&self) -> bool {
+        let is_written = self.queue.is_held() || self.queue.is_empty() && !self.stream.is_within_record();
+        self.away || self.write_error.is_some() || is_written
     }
 
     /// Moves the deadline by a time in which the whole loop stood still.

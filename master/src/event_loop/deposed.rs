@@ -26,6 +26,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Inquiry {
     /// Where those who may have taken over are.
     places: BTreeSet<String>,
+    /// Since when nothing leaves.
+    since: Option<Instant>,
     /// When they are asked next.
     next: Option<Instant>,
     desk: Arc<Desk>,
@@ -43,6 +45,16 @@ impl Inquiry {
         self.places.extend(standbys.iter().map(place));
     }
 
+    /// Those places.
+    pub(super) fn places(&self) -> &BTreeSet<String> {
+        &self.places
+    }
+
+    /// Whether nothing has left for so long that another master may act.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= PAUSE)
+    }
+
     /// Asks all of them on a thread, unless that is under way or was done a moment ago.
     fn ask(&mut self, run: RunId, term: Term, key: Option<RunKey>, waker: Arc<Waker>) {
         let now = Instant::now();
@@ -53,17 +65,7 @@ impl Inquiry {
         self.next = Some(now + PAUSE);
         let (places, desk) = (self.places.clone(), Arc::clone(&self.desk));
         let ask = move || {
-            let found = places.iter().find_map(|place| {
-                let status = query_status(place, key.as_ref(), TIMEOUT).ok()?;
-                let lead = &status.lead;
-                let acts = status.run == run && lead.acts && lead.term > term;
-                acts.then(|| {
-                    format!(
-                        "the master at {place} has taken over in term {}, this one was that of term {term}",
-                        lead.term
-                    )
-                })
-            });
+            let found = who_took_over(&places, (run, term), key.as_ref());
             desk.busy.store(false, Ordering::Release);
             if found.is_some() {
                 *desk.found.lock() = found;
@@ -78,6 +80,25 @@ impl Inquiry {
     }
 }
 
+/// Says which of the masters at these places acts in a newer term of the run.
+pub(super) fn who_took_over(
+    places: &BTreeSet<String>,
+    (run, term): (RunId, Term),
+    key: Option<&RunKey>,
+) -> Option<String> {
+    places.iter().find_map(|place| {
+        let status = query_status(place, key, TIMEOUT).ok()?;
+        let lead = &status.lead;
+        let acts = status.run == run && lead.acts && lead.term > term;
+        acts.then(|| {
+            format!(
+                "the master at {place} has taken over in term {}, this one was that of term {term}",
+                lead.term
+            )
+        })
+    })
+}
+
 impl EventLoop {
     /// Looks whether this master still is one, while what it does does not leave.
     pub(super) fn inquire(&mut self) {
@@ -86,10 +107,11 @@ impl EventLoop {
         if let Some(text) = inquiry.desk.found.lock().take() {
             self.ends_with = Some(LoopEnd::Deposed(text));
         } else if keeper.office.is_letting_go() {
+            inquiry.since.get_or_insert_with(Instant::now);
             let key = self.tickets.as_ref().map(|office| office.accepted().used);
             inquiry.ask(self.run, keeper.office.term(), key, self.reactor.waker());
         } else {
-            inquiry.next = None;
+            (inquiry.since, inquiry.next) = (None, None);
         }
     }
 }

@@ -4,7 +4,9 @@ use super::recall::Recalled;
 use crate::journal::{Entry, FORMAT, Opening, TakeError, take};
 use mio::Waker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pccl_protocol::{C2m, CopyId, Fed, Host, KickCode, M2c, RunId, StandBy, Standby, StandsBy, Term, limits};
+use pccl_protocol::{
+    C2m, CopyId, Fed, Host, KickCode, M2c, RunId, RunKnown, StandBy, Standby, StandsBy, Term, limits,
+};
 use std::{
     io,
     sync::Arc,
@@ -30,6 +32,10 @@ const SILENCE: Duration = Duration::from_millis(limits::STANDBY_SILENCE_MS);
 #[derive(Debug, Clone)]
 pub(crate) struct Search {
     pub(crate) masters: Vec<HostPort>,
+    /// They are all masters of the run, this one among them, and the first of them begins it.
+    pub(crate) is_list: bool,
+    /// Which of them this one is, if the user says so.
+    pub(crate) me: Option<HostPort>,
     pub(crate) keys: Option<RunKeys>,
     pub(crate) advertised_host: Option<Host>,
     pub(crate) port: u16,
@@ -48,9 +54,31 @@ impl Following {
     }
 }
 
+/// What was found at a place that may have a master.
+#[derive(Debug, Clone)]
+pub(super) enum View {
+    /// This process.
+    Me,
+    /// One that stands by, what it knows, and whether it is about to act without promises.
+    StandsBy(RunKnown, bool),
+    /// One that acts, or says no.
+    Acts(String),
+    /// Nobody.
+    Nobody(String),
+}
+
 /// What the thread and the loop share.
 #[derive(Default)]
 pub(super) struct Heard {
+    /// Rounds that have begun in which all places are asked.
+    pub(super) begun: u64,
+    /// The last round that found nobody who acts, and what was found in it.
+    pub(super) looked: u64,
+    pub(super) views: Vec<(HostPort, View)>,
+    /// Since when no acting master is heard.
+    pub(super) unheard_since: Option<Instant>,
+    /// The run was ended in order.
+    pub(super) has_ended: bool,
     /// The last copy, complete or as far as it was when the master was heard last.
     pub(super) following: Option<Following>,
     /// Another copy, of which it is not known whether it became complete: what says so may have been lost.
@@ -65,10 +93,56 @@ pub(super) struct Heard {
     breaker: Option<StreamBreaker>,
 }
 
-#[derive(Default)]
+impl Heard {
+    /// What this process knows of a run. One that has nobody in it is none: there is nothing to lose.
+    pub(super) fn knows(&self) -> RunKnown {
+        self.newest().map_or_else(RunKnown::default, Following::knows)
+    }
+
+    /// The copy that knows most.
+    fn newest(&self) -> Option<&Following> {
+        let all = [&self.following, &self.other].into_iter().flatten();
+        all.max_by_key(|following| following.age())
+    }
+
+    /// That copy, to act with.
+    pub(super) fn take_newest(&mut self) -> Option<Following> {
+        let is_other = self.other.as_ref().map(Following::age) > self.following.as_ref().map(Following::age);
+        let (newest, older) = (self.following.take(), self.other.take());
+        if is_other { older } else { newest }
+    }
+}
+
+impl Following {
+    /// A larger one knows more.
+    fn age(&self) -> (Term, u64) {
+        (self.recalled.past.copies.term, self.recalled.past.turn)
+    }
+
+    /// No member comes back to it that was told more.
+    pub(super) fn forbid_more(&mut self) {
+        self.recalled.end();
+        for place in self.recalled.places.values_mut() {
+            let (before, kept) = place.queue.not_acknowledged();
+            let most = before + kept.len() as u64;
+            place.at_most = Some(place.at_most.map_or(most, |before| before.min(most)));
+        }
+    }
+
+    fn knows(&self) -> RunKnown {
+        if self.recalled.state.electorate().is_empty() {
+            return RunKnown::default();
+        }
+        let (term, turn) = self.age();
+        RunKnown { run: self.recalled.run(), term, turn }
+    }
+}
+
 struct Desk {
     heard: Mutex<Heard>,
     changed: Condvar,
+    /// Of this process.
+    process: CopyId,
 }
 
 /// See the module's documentation. The thread ends with this value.
@@ -80,11 +154,22 @@ impl Feeder {
     /// Begins to look; with a copy, if there is one already.
     pub(super) fn start(search: Search, following: Option<Following>, waker: Arc<Waker>) -> io::Result<Self> {
         let why = "no acting master was found yet".to_owned();
-        let heard = Heard { following, why, ..Heard::default() };
-        let desk = Arc::new(Desk { heard: Mutex::new(heard), changed: Condvar::new() });
+        let heard = Heard { following, why, unheard_since: Some(Instant::now()), ..Heard::default() };
+        let desk =
+            Arc::new(Desk { heard: Mutex::new(heard), changed: Condvar::new(), process: draw_copy()? });
         let listener = Listener { search, desk: Arc::clone(&desk), waker };
         thread::Builder::new().name("pccl-standby".into()).spawn(move || listener.run())?;
         Ok(Self { desk })
+    }
+
+    /// The name of this process among masters that stand by.
+    pub(super) fn process(&self) -> CopyId {
+        self.desk.process
+    }
+
+    /// The next round begins at once.
+    pub(super) fn look_now(&self) {
+        self.desk.changed.notify_all();
     }
 
     /// What is known.
@@ -116,23 +201,35 @@ impl Listener {
         let mut pause = PAUSE.0;
         let mut hint = None;
         loop {
-            let mut heard_one = false;
-            for place in self.places(hint.take()) {
+            let (mut heard_one, mut views) = (false, Vec::new());
+            let (round, places) = self.begin_round(hint.take());
+            for place in places {
                 if self.is_over() {
                     return;
                 }
-                match self.follow(&place, &mut heard_one) {
-                    Ok(elsewhere) => hint = elsewhere.or(hint),
-                    Err(why) => self.lost(&place, &why),
-                }
+                let view = match self.follow(&place, &mut heard_one) {
+                    Ok(StandsBy { process, .. }) if process == self.desk.process => View::Me,
+                    Ok(StandsBy { acting, knows, is_forced, .. }) => {
+                        hint = acting.and_then(|acting| acting.as_str().parse().ok()).or(hint);
+                        View::StandsBy(knows, is_forced)
+                    }
+                    Err(why) => {
+                        self.lost(&place, &why.0);
+                        if why.1 { View::Acts(why.0) } else { View::Nobody(why.0) }
+                    }
+                };
+                views.push((place, view));
                 if heard_one {
                     break;
                 }
             }
+            let mut heard = self.desk.heard.lock();
             if heard_one {
                 pause = PAUSE.0;
+            } else if !views.is_empty() && !heard.is_frozen {
+                (heard.looked, heard.views) = (round, views);
+                let _ = self.waker.wake();
             }
-            let mut heard = self.desk.heard.lock();
             if heard.is_over {
                 return;
             }
@@ -143,6 +240,14 @@ impl Listener {
 
     fn is_over(&self) -> bool {
         self.desk.heard.lock().is_over
+    }
+
+    /// Another round begins, in which all of these are asked.
+    fn begin_round(&self, hint: Option<HostPort>) -> (u64, Vec<HostPort>) {
+        let places = self.places(hint);
+        let mut heard = self.desk.heard.lock();
+        heard.begun += 1;
+        (heard.begun, places)
     }
 
     /// Where an acting master may be: where one was said to be, where those are that know the run, and where the user
@@ -157,7 +262,7 @@ impl Listener {
         let others = others.iter().map(place_of);
         let mut all: Vec<HostPort> = Vec::new();
         for place in hint.into_iter().chain(self.search.masters.iter().cloned()).chain(others) {
-            if !all.contains(&place) {
+            if !all.contains(&place) && self.search.me.as_ref() != Some(&place) {
                 all.push(place);
             }
         }
@@ -167,6 +272,7 @@ impl Listener {
     fn lost(&self, place: &HostPort, why: &str) {
         let mut heard = self.desk.heard.lock();
         heard.breaker = None;
+        heard.unheard_since.get_or_insert_with(Instant::now);
         if heard.master.take().is_some() {
             log::warn!("the acting master at {place} is not heard any more: {why}");
         } else {
@@ -178,15 +284,18 @@ impl Listener {
         let _ = self.waker.wake();
     }
 
-    /// Listens to the master at a place, until it is not heard any more. `Ok`: it does not act, and may say who does.
-    fn follow(&self, place: &HostPort, heard_one: &mut bool) -> Result<Option<HostPort>, String> {
-        let mut stream = self.reach(place)?;
-        let copy = draw_copy().map_err(|error| error.to_string())?;
+    /// Listens to the master at a place, until it is not heard any more. `Ok`: it does not act, and may say who does. An
+    /// error says whether there is one that acts, or did.
+    fn follow(&self, place: &HostPort, heard_one: &mut bool) -> Result<StandsBy, (String, bool)> {
+        let nobody = |text: String| (text, false);
+        let mut stream = self.reach(place).map_err(nobody)?;
+        let copy = draw_copy().map_err(|error| nobody(error.to_string()))?;
         let (run, newest) = self.newest();
         let Search { advertised_host, port, .. } = &self.search;
         let asked = StandBy { run, copy, advertised_host: advertised_host.clone(), port: *port };
-        send(&mut stream, &C2m::StandBy(asked))?;
-        let mut lesson = Lesson { place, copy, newest, feed: Vec::new(), coming: None, turn: None };
+        send(&mut stream, &C2m::StandBy(asked)).map_err(nobody)?;
+        let mut lesson =
+            Lesson { place, copy, newest, feed: Vec::new(), coming: None, turn: None, acts: false };
         let ended = self.listen(&mut stream, &mut lesson, heard_one);
         if let Some(coming) = lesson.coming {
             let mut heard = self.desk.heard.lock();
@@ -196,7 +305,7 @@ impl Listener {
                 *slot = Some(coming);
             }
         }
-        ended
+        ended.map_err(|text| (text, lesson.acts))
     }
 
     fn listen(
@@ -204,19 +313,30 @@ impl Listener {
         stream: &mut PacketStream,
         lesson: &mut Lesson<'_>,
         heard_one: &mut bool,
-    ) -> Result<Option<HostPort>, String> {
+    ) -> Result<StandsBy, String> {
         let place = lesson.place;
         loop {
             match receive(stream)? {
-                M2c::Feed(piece) => lesson.feed.extend_from_slice(&piece.0),
-                M2c::StandsBy(StandsBy { acting, text, .. }) => {
-                    log::debug!("the master at {place} does not act: {text}");
-                    return Ok(acting.and_then(|acting| acting.as_str().parse().ok()));
+                M2c::Feed(piece) => {
+                    lesson.acts = true;
+                    lesson.feed.extend_from_slice(&piece.0);
+                }
+                // It steps down: who goes on is not known yet.
+                M2c::StandsBy(StandsBy { text, .. }) if self.hears(place) => {
+                    lesson.acts = false;
+                    return Err(text.to_string());
+                }
+                M2c::StandsBy(answer) => {
+                    log::debug!("the master at {place} does not act: {}", answer.text);
+                    return Ok(answer);
                 }
                 M2c::Kicked(reason) if reason.code == KickCode::MasterStopping => {
                     return Err(self.ended(place));
                 }
-                M2c::Kicked(reason) => return Err(reason.to_string()),
+                M2c::Kicked(reason) => {
+                    lesson.acts = true;
+                    return Err(reason.to_string());
+                }
                 other => return Err(format!("it sent {}, which has no place in a feed", other.name())),
             }
             let entries = self.learn(lesson)?;
@@ -245,11 +365,15 @@ impl Listener {
         Ok(stream)
     }
 
+    fn hears(&self, place: &HostPort) -> bool {
+        self.desk.heard.lock().master.as_ref() == Some(place)
+    }
+
     /// The run that is known, and the term of its last master.
     fn newest(&self) -> (RunId, Term) {
         let heard = self.desk.heard.lock();
-        let recalled = heard.following.as_ref().map(|following| &following.recalled);
-        recalled.map_or((RunId(0), Term(0)), |recalled| (recalled.run(), recalled.past.copies.term))
+        let knows = heard.following.as_ref().map_or_else(RunKnown::default, Following::knows);
+        (knows.run, knows.term)
     }
 
     /// The run has ended in order: there is nothing to take over.
@@ -257,6 +381,7 @@ impl Listener {
         let mut heard = self.desk.heard.lock();
         if heard.master.as_ref() == Some(place) && !heard.is_frozen {
             log::info!("the run has ended");
+            heard.has_ended = true;
             (heard.following, heard.other) = (None, None);
         }
         "its run has ended".to_owned()
@@ -320,6 +445,7 @@ impl Listener {
                 );
                 (heard.following, heard.other) = (lesson.coming.take(), None);
                 heard.master = Some(lesson.place.clone());
+                (heard.unheard_since, heard.has_ended) = (None, false);
                 let _ = self.waker.wake();
             }
         }
@@ -339,6 +465,8 @@ struct Lesson<'a> {
     coming: Option<Following>,
     /// The last turn of the master that has come; none before all that it knew has.
     turn: Option<u64>,
+    /// There is a master that acts, or did.
+    acts: bool,
 }
 
 fn place_of(standby: &Standby) -> HostPort {

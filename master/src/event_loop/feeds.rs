@@ -318,7 +318,9 @@ impl EventLoop {
         let copies = self.keeper.as_ref().map(|keeper| keeper.office.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
         let journal = self.keeper.as_ref().and_then(Keeper::journal_status);
-        StatusLead { term: self.term(), acts: true, standbys, text: self.what_is_held(), journal }
+        // One that was deposed and does not know it must not say that it leads.
+        let is_in_doubt = self.keeper.as_ref().is_some_and(|keeper| keeper.feeds.inquiry.is_in_doubt());
+        StatusLead { term: self.term(), acts: !is_in_doubt, standbys, text: self.what_is_held(), journal }
     }
 
     /// What the master waits for beside its peers, in words.

@@ -174,7 +174,13 @@ impl EventLoop {
         let describe = |conn: &Conn| {
             let (before, frames) = conn.queue.not_acknowledged();
             let frames = frames.into_iter().map(<[u8]>::to_vec).collect();
-            Client { remote: conn.remote.ip(), received: conn.received, before, frames }
+            Client {
+                remote: conn.remote.ip(),
+                received: conn.received,
+                at_most: conn.at_most,
+                before,
+                frames,
+            }
         };
         clients.map(|(key, conn)| (ClientKey(*key), describe(conn))).collect()
     }

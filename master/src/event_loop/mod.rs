@@ -13,6 +13,7 @@ mod deposed;
 mod feeder;
 mod feeds;
 mod flight;
+mod forced;
 mod frame;
 mod half_open;
 mod inbox;
@@ -25,6 +26,7 @@ mod recall;
 mod returning;
 mod rotation;
 mod standing;
+mod step_down;
 mod tickets;
 
 pub(crate) use admin::AdminSocket;
@@ -40,23 +42,24 @@ use crate::{
 };
 use admin::Admin;
 use conn::Conn;
-use feeder::{Feeder, Following, draw_copy};
+use feeder::{Following, draw_copy};
 use keeper::Keeper;
 use large::LargePackets;
 use pccl_flight::Recorder;
 use pccl_protocol::{
-    RunId,
+    CopyId, RunId,
     limits::{MAX_PEERS, MAX_PENDING_PEERS},
 };
 use planner::Planner;
 use reach::Reacher;
-use standing::Standing;
+use standing::{Fresh, Own, Standing};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
+use step_down::Departure;
 use tickets::TicketOffice;
 use tinysockets::{
     bucket::{Bucket, Lines, Rate},
@@ -87,6 +90,8 @@ const STOP_LINGER: Duration = Duration::from_secs(1);
 
 /// What the loop runs with.
 pub(crate) struct Setup {
+    /// Whether a master that is asked to stop ends its run although others stand by.
+    pub(crate) ends_run: Arc<AtomicBool>,
     pub(crate) listeners: Vec<std::net::TcpListener>,
     /// The operator's socket, if there is one.
     pub(crate) admin: Option<AdminSocket>,
@@ -115,8 +120,16 @@ pub(crate) enum Begin {
     Fresh(Box<MasterState>),
     /// A run goes on.
     Again(Box<Recalled>),
-    /// Another master acts, or did: of what it knew this one may have a copy.
-    StandBy(Search, Option<Box<Recalled>>),
+    /// Another master acts, did, or will.
+    StandBy(Search, Known),
+}
+
+/// What a master that stands by knows when it starts.
+pub(crate) enum Known {
+    /// No run: this one may come to begin with this.
+    Nothing(Box<MasterState>),
+    /// What it knew itself when it acted.
+    Copy(Box<Recalled>),
 }
 
 /// Why a loop ended that was not stopped.
@@ -163,6 +176,11 @@ pub(crate) struct EventLoop {
     standing: Option<Box<Standing>>,
     /// Why the loop ends without being stopped.
     ends_with: Option<LoopEnd>,
+    ends_run: Arc<AtomicBool>,
+    /// Since when this master is to go.
+    leaving: Option<Instant>,
+    /// The operator's connection that waits for an answer.
+    operator: Option<u64>,
     /// When the loop last looked at its events, for the measurement of gaps.
     last_turn: Instant,
     /// When the last gap ended.
@@ -219,6 +237,9 @@ impl EventLoop {
             accepts_standbys: setup.accepts_standbys,
             standing: None,
             ends_with: None,
+            ends_run: setup.ends_run,
+            leaving: None,
+            operator: None,
             last_turn: now,
             slept: None,
             stop_deadline: None,
@@ -240,11 +261,8 @@ impl EventLoop {
         };
         match setup.begin {
             Begin::Fresh(state) => {
-                event_loop.state = *state;
-                event_loop.tickets = setup.keys.map(|keys| TicketOffice::open(&setup.origin, keys));
-                let office = Acting::new(draw_copy()?);
-                let keeper = || Keeper::new(setup.journal, setup.origin, Open::default(), office);
-                event_loop.keeper = keeps.then(keeper);
+                let fresh = Fresh { state, origin: setup.origin };
+                event_loop.begin_run(fresh, draw_copy()?, setup.keys, keeps.then_some(setup.journal));
             }
             Begin::Again(recalled) => {
                 let office = Acting::go_on(recalled.past.clone());
@@ -255,12 +273,39 @@ impl EventLoop {
             }
             Begin::StandBy(search, known) => {
                 // Nothing is known of a run before that.
-                event_loop.run = known.as_ref().map_or(RunId(0), |recalled| recalled.run());
-                let feeder = Feeder::start(search, known.map(Following::of), event_loop.reactor.waker())?;
-                event_loop.standing = Some(Box::new(Standing::new(feeder, setup.journal, setup.keys)));
+                let (known, fresh) = match known {
+                    Known::Copy(recalled) => (Some(Following::of(recalled)), None),
+                    Known::Nothing(state) => (None, Some(Fresh { state, origin: setup.origin })),
+                };
+                event_loop.run = known.as_ref().map_or(RunId(0), |known| known.recalled.run());
+                let own = Own { fresh, journal: setup.journal, keys: setup.keys };
+                event_loop.standing =
+                    Some(Box::new(Standing::start(search, known, own, event_loop.reactor.waker())?));
             }
         }
         Ok((event_loop, stopper))
+    }
+
+    /// A run begins, led by this master with this copy. Without a place for it, nothing is kept for others.
+    fn begin_run(
+        &mut self,
+        fresh: Fresh,
+        copy: CopyId,
+        keys: Option<RunKeys>,
+        keeps: Option<Option<Journal>>,
+    ) {
+        let Fresh { state, origin } = fresh;
+        self.state = *state;
+        self.lead_run(origin.run);
+        self.tickets = keys.map(|keys| TicketOffice::open(&origin, keys));
+        self.keeper = keeps.map(|journal| Keeper::new(journal, origin, Open::default(), Acting::new(copy)));
+    }
+
+    /// This master leads this run from now on.
+    fn lead_run(&mut self, run: RunId) {
+        self.run = run;
+        self.reacher = Reacher::new(run, self.reactor.waker());
+        self.observer.identify(run);
     }
 
     /// Runs until it is stopped and its clients are told, until another master acts, or until the system's event queue
@@ -272,7 +317,11 @@ impl EventLoop {
             let wait = self.wait();
             self.reactor.wait(wait)?;
             self.notice_gap(wait);
-            self.begin_stop();
+            match self.departure() {
+                Departure::Stays => {}
+                Departure::HandsOver(successors) => return Ok(self.hand_over(&successors)),
+                Departure::EndsRun => self.begin_stop(),
+            }
             self.accept_turn();
             self.read_turn();
             self.planner.take_answers().into_iter().for_each(|answer| self.take(answer));

@@ -22,20 +22,22 @@ pub(super) struct Place {
     pub(super) remote: IpAddr,
     /// Numbered packets of it that have come.
     pub(super) received: u64,
+    /// The most packets that it may have had when it comes back for the first time, if one acts by an operator's word.
+    pub(super) at_most: Option<u64>,
     /// What it may not have.
     pub(super) queue: WriteQueue,
 }
 
 impl Place {
     fn new(remote: IpAddr) -> Self {
-        Self { remote, received: 0, queue: WriteQueue::recalled(0, MAX_KEPT_BYTES) }
+        Self { remote, received: 0, at_most: None, queue: WriteQueue::recalled(0, MAX_KEPT_BYTES) }
     }
 
     fn of(client: Client) -> Self {
-        let Client { remote, received, before, frames } = client;
+        let Client { remote, received, at_most, before, frames } = client;
         let mut queue = WriteQueue::recalled(before, MAX_KEPT_BYTES);
         frames.into_iter().for_each(|bytes| queue.push_left(Frame::new(bytes).numbered()));
-        Self { remote, received, queue }
+        Self { remote, received, at_most, queue }
     }
 }
 
@@ -140,6 +142,11 @@ impl Recalled {
             Input::Packet { client, .. } => {
                 if let Some(place) = self.places.get_mut(client) {
                     place.received += 1;
+                }
+            }
+            Input::Returned { client } => {
+                if let Some(place) = self.places.get_mut(client) {
+                    place.at_most = None;
                 }
             }
             Input::Disconnected { client, .. } => self.forget(*client),

@@ -182,7 +182,8 @@ impl EventLoop {
             self.state.client_of(peer).ok_or_else(|| gone("was dropped, or did not come back in time"))?;
         let conn = self.conns.get(&old.0).filter(|conn| matches!(conn.phase, Phase::Client(_)));
         let conn = conn.ok_or_else(|| gone("is being dropped"))?;
-        if conn.overflowed || !conn.queue.can_rewind(asked.received) {
+        let knows_more = conn.at_most.is_some_and(|most| asked.received > most);
+        if knows_more || conn.overflowed || !conn.queue.can_rewind(asked.received) {
             return Err(gone("cannot go on: what it has not received is not kept any more"));
         }
         Ok(old.0)
@@ -206,6 +207,7 @@ impl EventLoop {
             return;
         }
         conn.queue.rewind(asked.received);
+        conn.at_most = None;
         let answer = Returned { received: conn.received, term, acting };
         conn.queue.push_first(frame(&M2c::Returned(answer)).held_until(held_until));
         conn.take_over(new);

@@ -5,23 +5,27 @@
 use super::{
     EventLoop,
     conn::{Conn, Phase},
-    feeder::{Feeder, Following},
+    feeder::{Feeder, Following, Search},
+    forced::Intent,
     frame::frame,
     keeper::Keeper,
-    reach::Reacher,
     recall::Recalled,
 };
 use crate::{
     journal::Journal,
-    office::{Acting, Bid},
-    state::{ClientKey, Input},
+    office::{Acting, Bid, Past},
+    origin::Origin,
+    state::{ClientKey, Input, MasterState},
 };
+use mio::Waker;
 use pccl_protocol::{
     C2m, Claim, CopyId, M2c, PeerId, Promise, Return, RunId, StandsBy, Status, StatusLead, Term, Text,
     limits::MAX_CLAIMS,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tinysockets::key::{AcceptedKeys, RunKeys};
@@ -42,7 +46,12 @@ struct Guest {
 
 /// See the module's documentation.
 pub(super) struct Standing {
-    feeder: Feeder,
+    pub(super) feeder: Feeder,
+    pub(super) search: Search,
+    /// This one is about to act without promises.
+    pub(super) intent: Option<Intent>,
+    /// When it is said next that nobody acts.
+    pub(super) next_advice: Option<Instant>,
     guests: BTreeMap<u64, Guest>,
     /// While the acting master is not heard.
     bid: Option<Bid>,
@@ -51,21 +60,54 @@ pub(super) struct Standing {
     /// What was promised and given back, for each copy that this standby has had.
     given_back: BTreeMap<CopyId, Term>,
     /// For the time when this one acts.
-    journal: Option<Journal>,
-    keys: Option<RunKeys>,
+    pub(super) own: Own,
+}
+
+/// What a master has of its own before it acts.
+pub(super) struct Own {
+    /// With what it would begin a run.
+    pub(super) fresh: Option<Fresh>,
+    pub(super) journal: Option<Journal>,
+    pub(super) keys: Option<RunKeys>,
+}
+
+/// A run that has not begun.
+pub(super) struct Fresh {
+    pub(super) state: Box<MasterState>,
+    pub(super) origin: Origin,
 }
 
 impl Standing {
-    pub(super) fn new(feeder: Feeder, journal: Option<Journal>, keys: Option<RunKeys>) -> Self {
-        Self {
-            feeder,
+    /// Begins to look for the master that acts; with a copy, if there is one already.
+    pub(super) fn start(
+        search: Search,
+        known: Option<Following>,
+        own: Own,
+        waker: Arc<Waker>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            feeder: Feeder::start(search.clone(), known, waker)?,
+            search,
+            intent: None,
+            next_advice: None,
             guests: BTreeMap::new(),
             bid: None,
             forsaken: None,
             given_back: BTreeMap::new(),
-            journal,
-            keys,
-        }
+            own,
+        })
+    }
+
+    /// The newest term that it has heard of.
+    pub(super) fn newest_term(&self) -> Term {
+        let of_peers = self.guests.values().filter_map(|guest| Some(guest.asked.as_ref()?.term));
+        let own = self.given_back.values().copied();
+        of_peers.chain(own).chain(self.bid.as_ref().map(Bid::newest)).max().unwrap_or(Term(0))
+    }
+
+    /// Those who would come are not enough, as far as it knows; nothing if it is not counting them.
+    pub(super) fn missing(&self) -> Option<BTreeSet<PeerId>> {
+        self.bid.as_ref().map(Bid::missing)
     }
 
     /// Whether a peer waits.
@@ -140,11 +182,31 @@ impl EventLoop {
     }
 
     fn stands_by(&self, keeps: bool, text: &str) -> M2c {
-        let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
-        let acting = heard.and_then(|heard| heard.master.as_ref().map(|place| Text::new(place.to_string())));
+        let Some(standing) = &self.standing else { return M2c::Warning(Text::new(text)) };
+        let heard = standing.feeder.heard();
+        let acting = heard.master.as_ref().map(|place| Text::new(place.to_string()));
+        let knows = heard.knows();
+        drop(heard);
         let given_back = self.standing.iter().flat_map(|standing| &standing.given_back);
         let gives_back = given_back.map(|(copy, term)| Claim { term: *term, copy: *copy }).collect();
-        M2c::StandsBy(StandsBy { acting, keeps, gives_back, text: Text::new(text) })
+        M2c::StandsBy(StandsBy {
+            acting,
+            keeps,
+            gives_back,
+            process: standing.feeder.process(),
+            knows,
+            is_forced: standing.intent.is_some(),
+            text: Text::new(text),
+        })
+    }
+
+    /// Where an operator has to ask, in words.
+    pub(super) fn who_acts(&self) -> String {
+        let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
+        match heard.as_ref().and_then(|heard| heard.master.as_ref()) {
+            Some(place) => format!("this master stands by; the master at {place} acts: ask that one"),
+            None => "this master stands by, and the acting one is not heard".to_owned(),
+        }
     }
 
     /// Says who acts, and closes the connection.
@@ -221,8 +283,13 @@ impl EventLoop {
         self.ask_for_promises();
         let won = self.standing.as_ref().and_then(|standing| standing.bid.as_ref()).and_then(Bid::is_won);
         if let Some(term) = won {
-            return self.take_office(term);
+            let copy = self.standing.as_ref().and_then(|standing| standing.feeder.heard().following.take());
+            return self.take_office(copy, |copy, past| Acting::take_over(term, copy, past));
         }
+        if self.act_without_promises() {
+            return;
+        }
+        self.say_that_nobody_acts();
         self.forsake();
         self.tell_guests();
     }
@@ -310,7 +377,7 @@ impl EventLoop {
 
     /// Other run keys are accepted, if this master stands by in a run with a key. What was done.
     pub(super) fn change_keys_of_standing(&self, keys: &AcceptedKeys) -> Option<String> {
-        let known = self.standing.as_ref()?.keys.as_ref()?;
+        let known = self.standing.as_ref()?.own.keys.as_ref()?;
         known.replace(keys.clone());
         Some("this standby has the new run key".into())
     }
@@ -345,7 +412,7 @@ impl EventLoop {
     /// The status of the run as it was heard last.
     fn status_of_standing(&self, request: pccl_protocol::RequestId) -> Status {
         // Of somebody who knows no run.
-        let empty = self.state.status(request, None);
+        let empty = Status { run: RunId(0), ..self.state.status(request, None) };
         let Some(standing) = &self.standing else { return empty };
         let heard = standing.feeder.heard();
         let (mut status, term) = match &heard.following {
@@ -357,7 +424,10 @@ impl EventLoop {
         };
         let text = match &heard.master {
             Some(place) => format!("the master at {place} acts"),
-            None => standing.text(&heard.why),
+            None => {
+                let advice = standing.advice(&heard).map_or_else(String::new, |advice| format!("; {advice}"));
+                standing.text(&heard.why) + &advice
+            }
         };
         drop(heard);
         status.run_keys = self.count_keys();
@@ -367,18 +437,21 @@ impl EventLoop {
         status
     }
 
-    /// More than half of the members have promised themselves: this master acts from now on.
-    fn take_office(&mut self, term: Term) {
-        let Some(standing) = self.standing.take() else { return };
-        let following = standing.feeder.heard().following.take();
+    /// This master acts from now on, with this copy.
+    pub(super) fn take_office(
+        &mut self,
+        following: Option<Following>,
+        office: impl FnOnce(CopyId, Past) -> Acting,
+    ) {
         let Some(Following { copy, mut recalled }) = following else { return };
-        log::warn!("this master takes over in term {term}");
+        let Some(standing) = self.standing.take() else { return };
         recalled.end();
         let guests = self.dismiss_others(&standing.guests);
-        let keys = standing.keys.clone();
         let copies = recalled.past.copies.clone();
-        let office = Acting::take_over(term, copy, recalled.past.clone());
-        self.go_on_as(*recalled, office, standing.journal, keys);
+        let office = office(copy, recalled.past.clone());
+        log::warn!("this master takes over in term {}", office.term());
+        let Own { journal, keys, fresh: _ } = standing.own;
+        self.go_on_as(*recalled, office, journal, keys);
         if let Some(keeper) = &mut self.keeper {
             // Until enough know the first list of this term, one of these may take over in a newer one.
             keeper.feeds.note_places(&copies);
@@ -413,9 +486,7 @@ impl EventLoop {
     ) {
         let Recalled { at, next_client, state, tickets, places, open, origin, past: _ } = recalled;
         self.reactor.begin_keys_at(next_client);
-        self.run = origin.run;
-        self.reacher = Reacher::new(self.run, self.reactor.waker());
-        self.observer.identify(self.run);
+        self.lead_run(origin.run);
         (self.state, self.tickets) = (state, tickets);
         self.observer.recall(self.state.registered());
         (self.started, self.began_at, self.at) = (Instant::now(), at, at);

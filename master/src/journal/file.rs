@@ -9,15 +9,23 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Read, Write},
+    mem,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 use tinysockets::private_file::{check_directory, create_in_place, open_own};
 
-/// Changes with the form of what is written.
-pub(crate) const FORMAT: &str = concat!("PCCL journal 6 ", env!("CARGO_PKG_VERSION"));
+/// Changes with the form of what is written, and with what the state machine makes of it: whoever reads it must come to
+/// the same. Releases that differ in neither go on from each other.
+pub(crate) const FORMAT: &str =
+    concat!("PCCL journal 6 ", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+/// How long another master that uses the directory is waited for: one that was killed may not be quite gone.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the lock is tried in that time.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 /// After so many bytes of entries a new chapter begins.
 const CHAPTER_BYTES: usize = 16 << 20;
 /// Shortest and longest pause before a journal that was given up is begun anew.
@@ -97,10 +105,20 @@ impl Journal {
         let lock_path = directory.join("lock");
         let lock = open_own(&lock_path, OpenOptions::new().create(true).append(true));
         let lock = lock.map_err(|error| failed(&lock_path, error))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(directory.to_owned())),
-            Err(TryLockError::Error(error)) => return Err(failed(&lock_path, error)),
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        let mut is_first = true;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    if mem::take(&mut is_first) {
+                        log::info!("another master uses {directory:?}; waiting for its end");
+                    }
+                    thread::sleep(LOCK_INTERVAL);
+                }
+                Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(directory.to_owned())),
+                Err(TryLockError::Error(error)) => return Err(failed(&lock_path, error)),
+            }
         }
         let path = directory.join("journal");
         let journal = Self { path, _lock: lock, file: None, buffer: Vec::new(), written: 0, given_up: None };

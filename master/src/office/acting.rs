@@ -43,7 +43,8 @@ struct Seat {
     /// Once it has its beginning it is waited for. What had left before this turn may be missing in it until it has
     /// this turn; then it is complete.
     awaited_since: Option<u64>,
-    is_complete: bool,
+    /// The first list that has it, once its copy is complete.
+    listed: Option<u64>,
 }
 
 /// A complete copy that is not on the list any more, as long as not enough members know that.
@@ -102,6 +103,14 @@ impl Acting {
         let Past { turn, released, electorates, copies, .. } = past;
         let leaving = vec![Leaving { copy: copies.acting, number: 0, has: released, may_have: turn }];
         Self { term, turn, electorates, leaving, ..Self::new(copy) }
+    }
+
+    /// An operator says that nobody else acts, nor will: this copy goes on without promises, and waits for nobody. What
+    /// was done and is not in it is lost.
+    #[must_use]
+    pub fn force(term: Term, copy: CopyId, past: Past) -> Self {
+        let Past { turn, electorates, .. } = past;
+        Self { term, turn, electorates, ..Self::new(copy) }
     }
 
     /// The term.
@@ -171,10 +180,8 @@ impl Acting {
             // Nothing is held, so nobody has to think of who they were before.
             self.electorates = Electorates::from(self.turn, members);
         }
-        self.seats.insert(
-            copy,
-            Seat { standby, begins: self.turn, has: 0, awaited_since: None, is_complete: false },
-        );
+        self.seats
+            .insert(copy, Seat { standby, begins: self.turn, has: 0, awaited_since: None, listed: None });
         Ok(())
     }
 
@@ -191,15 +198,18 @@ impl Acting {
         if seat.has >= seat.begins {
             seat.awaited_since.get_or_insert(self.turn);
         }
-        let becomes_complete = !seat.is_complete && seat.awaited_since.is_some_and(|since| seat.has >= since);
-        seat.is_complete |= becomes_complete;
-        self.number += u64::from(becomes_complete);
+        let becomes_complete =
+            seat.listed.is_none() && seat.awaited_since.is_some_and(|since| seat.has >= since);
+        if becomes_complete {
+            self.number += 1;
+            seat.listed = Some(self.number);
+        }
         Ok(becomes_complete)
     }
 
     /// Somebody does not make its copy any more. Whether the list has changed.
     pub fn lose(&mut self, copy: CopyId) -> bool {
-        let Some(seat) = self.seats.remove(&copy).filter(|seat| seat.is_complete) else { return false };
+        let Some(seat) = self.seats.remove(&copy).filter(|seat| seat.listed.is_some()) else { return false };
         self.number += 1;
         self.leaving.push(Leaving { copy, number: self.number, has: seat.has, may_have: self.turn });
         true
@@ -230,7 +240,7 @@ impl Acting {
     /// The list for the peers.
     #[must_use]
     pub fn copies(&self) -> Copies {
-        let complete = self.seats.values().filter(|seat| seat.is_complete);
+        let complete = self.seats.values().filter(|seat| seat.listed.is_some());
         Copies {
             term: self.term,
             number: self.number,
@@ -250,8 +260,27 @@ impl Acting {
     /// Up to which turn everything may have left, and whether nobody else can take over.
     #[must_use]
     pub fn how_far(&self) -> (u64, bool) {
-        let is_alone = self.leaving.is_empty() && !self.seats.values().any(|seat| seat.is_complete);
+        let is_alone = self.leaving.is_empty() && !self.seats.values().any(|seat| seat.listed.is_some());
         (self.released().min(self.turn), is_alone)
+    }
+
+    /// Whether anybody makes a copy, or keeps a complete one up to date.
+    #[must_use]
+    pub fn has_standbys(&self) -> bool {
+        !self.seats.is_empty()
+    }
+
+    /// Those who may take over at once if this master goes: more than half of the members know that they have a
+    /// complete copy.
+    #[must_use]
+    pub fn successors(&self) -> Vec<Standby> {
+        let turns = self.released().min(self.turn)..=self.turn;
+        let is_known = |list: u64| {
+            let knows = |peer| self.known.get(&peer).is_some_and(|number| *number >= list);
+            self.electorates.has(Quorum::MoreThanHalf, &turns, knows)
+        };
+        let ready = self.seats.values().filter(|seat| seat.listed.is_some_and(is_known));
+        ready.map(|seat| seat.standby.clone()).collect()
     }
 
     /// Whose word is missing before a copy that is gone is not waited for any more; nobody if there is none.
@@ -377,6 +406,27 @@ mod tests {
         again.join(standby(9), members(&[1])).unwrap();
         again.has(CopyId(9), 10).unwrap();
         assert_eq!(again.copies().number, 3);
+    }
+
+    #[test]
+    fn one_goes_on_at_once_whom_more_than_half_know() {
+        let mut acting = acting(&[1, 2, 3]);
+        acting.join(standby(8), members(&[1, 2, 3])).unwrap();
+        acting.join(standby(9), members(&[1, 2, 3])).unwrap();
+        assert!(acting.has_standbys() && acting.successors().is_empty());
+        acting.has(CopyId(8), 10).unwrap();
+        know(&mut acting, 1, 1);
+        assert_eq!(acting.successors(), [], "one of three knows it");
+        know(&mut acting, 3, 1);
+        assert_eq!(acting.successors(), [standby(8)]);
+        acting.has(CopyId(9), 10).unwrap();
+        know(&mut acting, 1, 2);
+        assert_eq!(acting.successors(), [standby(8)], "more than half know the first one only");
+        acting.end_turn(|| members(&[1, 2, 4, 5]));
+        assert_eq!(acting.successors(), [], "not more than half of those that are members now");
+        acting.lose(CopyId(8));
+        acting.lose(CopyId(9));
+        assert!(!acting.has_standbys() && acting.successors().is_empty());
     }
 
     #[test]

@@ -54,6 +54,12 @@ impl Bid {
         self.newest = self.newest.max(term);
     }
 
+    /// The newest term that anybody knows.
+    #[must_use]
+    pub fn newest(&self) -> Term {
+        self.newest
+    }
+
     /// A peer has gone. What it has promised it keeps.
     pub fn goes(&mut self, peer: PeerId) {
         self.here.remove(&peer);

@@ -21,6 +21,9 @@ pub const FEED_BYTES: usize = 1 << 20;
 /// After this time without a word a standby and the peers of a run with standbys take the acting master for lost, in
 /// milliseconds.
 pub const STANDBY_SILENCE_MS: u64 = 3_000;
+/// When a standby has heard no acting master for this long, it says what to start, and then again each time, in
+/// milliseconds.
+pub const STANDBY_ADVICE_MS: u64 = 30_000;
 /// For how long peers are waited for when another master goes on, at least, in milliseconds: some of them look at
 /// places first where nobody answers.
 pub const TAKE_OVER_GRACE_MS: u64 = 10_000;

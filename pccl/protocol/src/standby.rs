@@ -99,7 +99,20 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Answer of a master that stands by.
+    /// What a master that stands by knows of a run.
+    #[derive(Copy, Default)]
+    pub struct RunKnown {
+        /// The run; 0: none.
+        pub run: RunId,
+        /// The term of the master that it was heard of.
+        pub term: Term,
+        /// The last turn of that master which it has.
+        pub turn: u64,
+    }
+}
+
+wire_struct! {
+    /// Answer of a master that stands by. One that acts and steps down says it as its last word.
     pub struct StandsBy {
         /// Where the acting master is, as far as it knows: host and port as text.
         pub acting: Option<Text>,
@@ -108,6 +121,12 @@ wire_struct! {
         /// Promises to these copies up to these terms are given back: they have not taken over, and will not in one of
         /// them.
         pub gives_back: Vec<Claim>,
+        /// Drawn by the process when it starts: a master that asks itself notices.
+        pub process: CopyId,
+        /// What it knows.
+        pub knows: RunKnown,
+        /// An operator has told it to act without the members' promises, as soon as it has looked for others.
+        pub is_forced: bool,
         /// For whom it waits, in words.
         pub text: Text,
     }

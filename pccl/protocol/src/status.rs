@@ -321,7 +321,8 @@ impl fmt::Display for StatusLead {
             (true, true) if *term == Term(0) => {}
             (true, true) => writeln!(f, "master of term {term}, nobody stands by")?,
             (true, false) => writeln!(f, "master of term {term}, standbys: {places}")?,
-            (false, _) => writeln!(f, "this master stands by for that of term {term}")?,
+            (false, true) => writeln!(f, "this master stands by for that of term {term}")?,
+            (false, false) => writeln!(f, "this master was that of term {term}, standbys: {places}")?,
         }
         if let Some(text) = text {
             writeln!(f, "{text}")?;

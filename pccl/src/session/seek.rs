@@ -268,7 +268,7 @@ impl Visit<'_> {
     }
 
     fn stands_by(&mut self, answer: StandsBy) -> Result<(), Failure> {
-        let StandsBy { acting, keeps, gives_back, text } = answer;
+        let StandsBy { acting, keeps, gives_back, text, .. } = answer;
         for claim in gives_back {
             self.shared.told.allegiance.lock().given_back(claim);
         }

@@ -106,7 +106,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
         // Of a master that acts nobody hears these.
         M2c::Claim(_) | M2c::Feed(_) => {}
         M2c::StandsBy(answer) if shared.told.identity().is_none() => return Tap::Keep(M2c::StandsBy(answer)),
-        M2c::StandsBy(_) => {}
+        M2c::StandsBy(answer) => log::info!("{}", answer.text),
         M2c::Returned(_) => return Tap::Close("the answer to a return that was not asked for".into()),
         // No peer asks for rates or is examined, and who is let in has a sync for the state.
         M2c::Rates(_) | M2c::Examined(_) | M2c::StateAhead(_) => {}

@@ -3,24 +3,32 @@
 use super::world::{Log, News};
 use pccl_master::office::{Acting, Electorates, Past};
 use pccl_protocol::{CopyId, PeerId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone)]
 pub(super) struct Copy {
     pub(super) copy: CopyId,
     pub(super) log: Log,
     pub(super) members: BTreeSet<PeerId>,
+    /// Peers that have not been back since one acted by an operator's word, and how much each may know.
+    pub(super) barred: BTreeMap<PeerId, usize>,
     pub(super) past: Past,
 }
 
 impl Copy {
     /// All that a master knows that acts.
-    pub(super) fn chapter(office: &Acting, log: &Log, members: &BTreeSet<PeerId>) -> Self {
+    pub(super) fn chapter(
+        office: &Acting,
+        log: &Log,
+        members: &BTreeSet<PeerId>,
+        barred: &BTreeMap<PeerId, usize>,
+    ) -> Self {
         let mut past = office.past();
         if past.is_alone {
             past.electorates = Electorates::from(past.turn, members.clone());
         }
-        Self { copy: office.copy(), log: log.clone(), members: members.clone(), past }
+        let (copy, log, members) = (office.copy(), log.clone(), members.clone());
+        Self { copy, log, members, barred: barred.clone(), past }
     }
 
     /// Lives through news. Whether its copy is complete now.
@@ -29,6 +37,10 @@ impl Copy {
             News::Event(event, members) => {
                 self.log.push(event);
                 self.members = members;
+                false
+            }
+            News::Back(peer) => {
+                self.barred.remove(&peer);
                 false
             }
             News::Copies(copies) => {

@@ -5,6 +5,7 @@
 //! was told, or two that act at the same time, break it. And if enough live, somebody acts.
 
 mod copy;
+mod forced;
 mod nodes;
 mod peers;
 mod world;
@@ -92,9 +93,41 @@ fn expect_progress(mut world: World, seed: u64) {
     assert!(has_gone_on, "seed {seed}: nobody goes on\n{world:?}");
 }
 
+/// After a while half of the members are lost together with whoever acts, and one that stands by acts by an operator's
+/// word. Whether that came about.
+fn run_forced(seed: u64, fault: Fault) -> Result<bool, String> {
+    let mut world = World::new(seed, fault);
+    let lost = world.rng.range(200, 800) as usize;
+    let mut is_forced = false;
+    for step in 0..2 * STEPS {
+        world.step();
+        world.verdict()?;
+        if step >= lost && !is_forced {
+            world.lose_half();
+            is_forced = world.force();
+        }
+    }
+    Ok(is_forced)
+}
+
+/// What was lost with the others is lost; all else is one history.
+#[test]
+fn whoever_acts_by_an_operators_word_goes_on_with_what_it_knows() {
+    let seeds = seeds();
+    let count = (seeds.end - seeds.start).div_ceil(2);
+    let forced = (seeds.start..seeds.start + count)
+        .filter(|seed| run_forced(*seed, Fault::None).unwrap_or_else(|error| panic!("seed {seed}: {error}")))
+        .count() as u64;
+    assert!(forced > count / 2, "{forced} of {count}");
+}
+
 /// Each of these defects is found.
 #[test]
 fn planted_defects_are_found() {
+    for fault in Fault::FORCED {
+        let found = (0..20 * SEEDS).find_map(|seed| run_forced(seed, fault).err());
+        assert!(found.is_some(), "{fault:?} is not found");
+    }
     for fault in Fault::ALL {
         let found = (0..20 * SEEDS).find_map(|seed| run(seed, fault).err());
         assert!(found.is_some(), "{fault:?} is not found");

@@ -14,7 +14,7 @@ pub(super) struct Node {
     pub(super) role: Role,
     pub(super) sleeps: bool,
     /// What one that is dead has written when it acted.
-    journal: Option<Copy>,
+    pub(super) journal: Option<Copy>,
 }
 
 #[derive(Debug)]
@@ -34,29 +34,31 @@ pub(super) struct Lead {
     /// What it has written.
     journal: Copy,
     /// What waits until a turn may be known: connection, turn, message.
-    held: Vec<(u64, u64, Message)>,
+    pub(super) held: Vec<(u64, u64, Message)>,
+    /// As in [`Copy`].
+    barred: BTreeMap<PeerId, usize>,
     news: Vec<News>,
     changed: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    following: Option<Copy>,
+    pub(super) following: Option<Copy>,
     /// One that may be on the list in its place.
-    other: Option<Copy>,
+    pub(super) other: Option<Copy>,
     /// The connection to the acting master, and the copy that is being made or is complete.
     feed: Option<(u64, CopyId, Option<Copy>)>,
     is_heard: bool,
-    bid: Option<Bid>,
+    pub(super) bid: Option<Bid>,
     promises: u32,
-    guests: BTreeMap<u64, PeerId>,
+    pub(super) guests: BTreeMap<u64, (PeerId, usize)>,
     given_back: BTreeMap<CopyId, Term>,
     impatience: u32,
 }
 
 impl Node {
     pub(super) fn acting(copy: CopyId, members: BTreeSet<PeerId>) -> Self {
-        let lead = Lead::new(Acting::new(copy), Vec::new(), members);
+        let lead = Lead::new(Acting::new(copy), (Vec::new(), members), BTreeMap::new());
         Self { role: Role::Acting(Box::new(lead)), sleeps: false, journal: None }
     }
 
@@ -76,8 +78,10 @@ impl Node {
             return;
         }
         self.role = match self.journal.take() {
-            Some(Copy { log, members, past, .. }) if past.is_alone || fault == Fault::ForgottenCopies => {
-                Role::Acting(Box::new(Lead::new(Acting::go_on(past), log, members)))
+            Some(Copy { log, members, past, barred, .. })
+                if past.is_alone || fault == Fault::ForgottenCopies =>
+            {
+                Role::Acting(Box::new(Lead::new(Acting::go_on(past), (log, members), barred)))
             }
             following => Role::Standing(Box::new(Wait { following, ..Wait::default() })),
         };
@@ -124,11 +128,12 @@ impl Wait {
 }
 
 impl Lead {
-    fn new(office: Acting, log: Log, members: BTreeSet<PeerId>) -> Self {
-        let journal = Copy::chapter(&office, &log, &members);
+    fn new(office: Acting, (log, members): (Log, BTreeSet<PeerId>), barred: BTreeMap<PeerId, usize>) -> Self {
+        let journal = Copy::chapter(&office, &log, &members, &barred);
         Self {
             office,
             journal,
+            barred,
             log,
             members,
             peers: BTreeMap::new(),
@@ -180,14 +185,14 @@ impl Lead {
 }
 
 impl World {
-    fn lead(&mut self, at: usize) -> Option<&mut Lead> {
+    pub(super) fn lead(&mut self, at: usize) -> Option<&mut Lead> {
         match &mut self.nodes[at].role {
             Role::Acting(lead) => Some(lead),
             Role::Standing(_) | Role::Dead => None,
         }
     }
 
-    fn end_turn(&mut self, at: usize) {
+    pub(super) fn end_turn(&mut self, at: usize) {
         let out = self.lead(at).map(Lead::end_turn).unwrap_or_default();
         out.into_iter().for_each(|(conn, message)| self.send(conn, End::Node(at), message));
     }
@@ -252,9 +257,9 @@ impl World {
                     return self.close(conn, end);
                 }
                 lead.feeds.insert(conn, copy);
-                let (log, members) = (lead.log.clone(), lead.members.clone());
-                let opening = Message::Opening { log, members, past: lead.office.past() };
-                return self.send(conn, end, opening);
+                let (log, members, barred) = (lead.log.clone(), lead.members.clone(), lead.barred.clone());
+                let opening = Copy { copy, log, members, barred, past: lead.office.past() };
+                return self.send(conn, end, Message::Opening(opening));
             }
             Message::Fed(turn) => {
                 if let Some(copy) = lead.feeds.get(&conn) {
@@ -269,16 +274,22 @@ impl World {
             Message::Return { term, .. } if term > lead.office.term() => {
                 return self.die(end);
             }
-            Message::Return { peer, .. } => self.take_back(at, conn, peer),
+            Message::Return { peer, received, .. } => self.take_back(at, conn, (peer, received)),
             Message::Promise { .. } => {}
             other => panic!("the acting master {at} gets {other:?} ({fault:?})"),
         }
         self.end_turn(at);
     }
 
-    fn take_back(&mut self, at: usize, conn: u64, peer: PeerId) {
+    fn take_back(&mut self, at: usize, conn: u64, (peer, received): (PeerId, usize)) {
         let (end, fault, event) = (End::Node(at), self.fault, self.number());
         let Some(lead) = self.lead(at) else { return };
+        let bar = lead.barred.remove(&peer);
+        if bar.is_some_and(|most| received > most) && fault != Fault::ForcedTakesAll {
+            lead.barred.extend(bar.map(|most| (peer, most)));
+            return self.die(End::Peer(Peer::index_of(peer)));
+        }
+        lead.news.extend(bar.map(|_| News::Back(peer)));
         lead.peers.retain(|_, other| *other != peer);
         lead.peers.insert(conn, peer);
         lead.log.push(event);
@@ -297,26 +308,27 @@ impl World {
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
         match message {
             Message::StandBy(_) => self.send(conn, end, Message::Away),
-            Message::Return { peer, term } => self.guest_comes(at, conn, peer, term),
+            Message::Return { peer, term, received } => self.guest_comes(at, conn, (peer, received), term),
             Message::Promise { term, refused } => {
-                if let (Some(peer), Some(bid)) = (wait.guests.get(&conn), &mut wait.bid) {
+                if let (Some((peer, _)), Some(bid)) = (wait.guests.get(&conn), &mut wait.bid) {
                     wait.promises += u32::from(refused.is_none());
                     bid.answered(*peer, term, refused);
                 }
                 self.try_to_act(at);
             }
-            Message::Opening { log, members, past } => {
+            Message::Opening(opening) => {
                 let newest = wait.following.as_ref().map_or(Term(0), |copy| copy.past.copies.term);
                 let Some((feed, copy, coming)) = wait.feed.as_mut().filter(|feed| feed.0 == conn) else {
                     return;
                 };
-                if past.copies.term < newest {
+                if opening.past.copies.term < newest {
                     let feed = *feed;
                     wait.feed = None;
                     return self.close(feed, end);
                 }
-                let turn = past.turn;
-                *coming = Some(Copy { copy: *copy, log, members, past });
+                let turn = opening.past.turn;
+                debug_assert_eq!(*copy, opening.copy);
+                *coming = Some(opening);
                 self.send(conn, end, Message::Fed(turn));
             }
             Message::Feed(news) => self.learn(at, conn, news),
@@ -373,7 +385,7 @@ impl World {
         self.send(conn, End::Node(at), Message::Away);
     }
 
-    fn guest_comes(&mut self, at: usize, conn: u64, peer: PeerId, term: Term) {
+    fn guest_comes(&mut self, at: usize, conn: u64, (peer, received): (PeerId, usize), term: Term) {
         let (end, fault) = (End::Node(at), self.fault);
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
         let Some(copy) = wait.following.as_ref().filter(|_| !wait.is_heard) else {
@@ -389,7 +401,7 @@ impl World {
             wait.given_back.values().for_each(|term| bid.knows(*term));
             bid
         });
-        wait.guests.insert(conn, peer);
+        wait.guests.insert(conn, (peer, received));
         bid.comes(peer, term);
         let asked = bid.claim();
         self.tell_given_back(at, conn);
@@ -414,8 +426,7 @@ impl World {
         let Some(bid) = &wait.bid else { return };
         let one = bid.claim().filter(|_| fault == Fault::NoMajority && wait.promises > 0);
         let Some(term) = bid.is_won().or(one.map(|claim| claim.term)) else { return };
-        let Some(Copy { copy, log, members, past }) = wait.following.take() else { return };
-        let (guests, feed) = (std::mem::take(&mut wait.guests), wait.feed.take());
+        let Some(Copy { copy, log, members, past, barred }) = wait.following.take() else { return };
         let office = match fault {
             Fault::Unconfirmed => {
                 let copies = Copies { term, number: 0, acting: copy, standbys: Vec::new() };
@@ -423,11 +434,23 @@ impl World {
             }
             _ => Acting::take_over(term, copy, past),
         };
-        self.nodes[at].role = Role::Acting(Box::new(Lead::new(office, log, members)));
-        if let Some((conn, ..)) = feed {
+        self.act(at, office, (log, members), barred);
+    }
+
+    /// One that stood by acts.
+    pub(super) fn act(
+        &mut self,
+        at: usize,
+        office: Acting,
+        what: (Log, BTreeSet<PeerId>),
+        barred: BTreeMap<PeerId, usize>,
+    ) {
+        let lead = Role::Acting(Box::new(Lead::new(office, what, barred)));
+        let Role::Standing(wait) = std::mem::replace(&mut self.nodes[at].role, lead) else { return };
+        if let Some((conn, ..)) = wait.feed {
             self.close(conn, End::Node(at));
         }
-        guests.into_iter().for_each(|(conn, peer)| self.take_back(at, conn, peer));
+        wait.guests.into_iter().for_each(|(conn, peer)| self.take_back(at, conn, peer));
         self.end_turn(at);
     }
 
@@ -448,8 +471,8 @@ impl World {
                 self.end_turn(at);
             }
             Role::Standing(wait) => {
-                let gone = wait.guests.remove(&conn);
-                let is_here = gone.is_some_and(|peer| wait.guests.values().any(|other| *other == peer));
+                let gone = wait.guests.remove(&conn).map(|(peer, _)| peer);
+                let is_here = gone.is_some_and(|peer| wait.guests.values().any(|other| other.0 == peer));
                 if let (Some(peer), Some(bid)) = (gone.filter(|_| !is_here), &mut wait.bid) {
                     bid.goes(peer);
                 }

@@ -2,9 +2,9 @@
 
 use super::{
     nodes::Role,
-    world::{End, Fault, Message, World},
+    world::{End, Fault, Log, Message, World},
 };
-use pccl_protocol::{Allegiance, Claim, Copies, PeerId};
+use pccl_protocol::{Allegiance, Claim, Copies, PeerId, Term};
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -15,6 +15,8 @@ pub(super) struct Peer {
     conn: Option<u64>,
     /// The one to a master that may act, or come to act, and how often it has been thought of since.
     visit: Option<(u64, u32)>,
+    /// What it was told last.
+    pub(super) told: Log,
     /// How many nodes there are, and which is tried next.
     nodes: usize,
     turn: usize,
@@ -23,6 +25,15 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn id(index: usize) -> PeerId {
         PeerId(index as u128 + 1)
+    }
+
+    pub(super) fn index_of(peer: PeerId) -> usize {
+        peer.0 as usize - 1
+    }
+
+    /// The newest term that it knows.
+    pub(super) fn term(&self) -> Term {
+        self.allegiance.term()
     }
 
     /// Whether it knows this list.
@@ -42,6 +53,7 @@ impl Peer {
             allegiance: Allegiance::default(),
             conn: Some(conn),
             visit: None,
+            told: Log::new(),
             nodes,
             turn: 0,
         }
@@ -75,12 +87,13 @@ impl World {
         let peer = &mut self.peers[at];
         peer.turn += 1;
         let (node, term) = (peer.turn % peer.nodes, peer.allegiance.term());
+        let received = peer.told.len();
         if matches!(self.nodes[node].role, Role::Dead) {
             // Nobody listens there.
             return;
         }
         let conn = self.connect(end, End::Node(node));
-        self.send(conn, end, Message::Return { peer: Peer::id(at), term });
+        self.send(conn, end, Message::Return { peer: Peer::id(at), term, received });
         self.peers[at].visit = Some((conn, 0));
     }
 
@@ -133,7 +146,7 @@ impl World {
                 peer.visit = None;
                 self.close(conn, end);
             }
-            Message::Tell { log } if !is_visit => self.note_told(&log),
+            Message::Tell { log } if !is_visit => self.note_told(at, &log),
             other => panic!("peer {at} gets {other:?}"),
         }
     }

@@ -1,6 +1,7 @@
 //! Nodes, peers and connections between them, and what is true of all together.
 
 use super::{
+    copy::Copy,
     nodes::{Node, Role},
     peers::Peer,
 };
@@ -28,10 +29,17 @@ pub(super) enum Fault {
     Unconfirmed,
     /// Who is started again forgets that others may have taken over.
     ForgottenCopies,
+    /// Who steps down lets everything leave.
+    ReleasedAtEnd,
+    /// One acts by an operator's word though another one acts.
+    ForcedBesideActing,
+    /// One that acts by an operator's word takes back peers that know more than it does.
+    ForcedTakesAll,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 8] = [
+    /// Those that show when nobody acts by an operator's word.
+    pub(super) const ALL: [Self; 9] = [
         Self::NoMajority,
         Self::ForgottenTerm,
         Self::EarlyRelease,
@@ -40,7 +48,10 @@ impl Fault {
         Self::LastMembers,
         Self::Unconfirmed,
         Self::ForgottenCopies,
+        Self::ReleasedAtEnd,
     ];
+    /// Those of an operator's word.
+    pub(super) const FORCED: [Self; 2] = [Self::ForcedBesideActing, Self::ForcedTakesAll];
 }
 
 /// What a state machine would have decided: one number for each turn.
@@ -50,6 +61,7 @@ pub(super) type Log = Vec<u64>;
 #[derive(Debug, Clone)]
 pub(super) enum News {
     Event(u64, BTreeSet<PeerId>),
+    Back(PeerId),
     Copies(Copies),
     Turn { released: u64, is_alone: bool },
 }
@@ -58,10 +70,10 @@ pub(super) enum News {
 #[derive(Debug, Clone)]
 pub(super) enum Message {
     StandBy(CopyId),
-    Opening { log: Log, members: BTreeSet<PeerId>, past: pccl_master::office::Past },
+    Opening(Copy),
     Feed(Vec<News>),
     Fed(u64),
-    Return { peer: PeerId, term: Term },
+    Return { peer: PeerId, term: Term, received: usize },
     Returned { term: Term, acting: CopyId },
     Copies(Copies),
     Known(CopiesKnown),
@@ -99,7 +111,7 @@ pub(super) struct World {
     conns: BTreeMap<u64, Conn>,
     next: u64,
     /// The longest log that a peer was told.
-    told: Log,
+    pub(super) told: Log,
     broken: Option<String>,
     /// Nobody dies, sleeps or is cut off but by the test.
     is_calm: bool,
@@ -166,7 +178,7 @@ impl World {
         }
     }
 
-    fn is_awake(&self, end: End) -> bool {
+    pub(super) fn is_awake(&self, end: End) -> bool {
         match end {
             End::Node(node) => !self.nodes[node].sleeps && !matches!(self.nodes[node].role, Role::Dead),
             End::Peer(peer) => self.peers[peer].lives,
@@ -218,7 +230,8 @@ impl World {
     /// Something goes wrong.
     fn trouble(&mut self) {
         let node = self.rng.below(self.nodes.len() as u64) as usize;
-        match self.rng.below(13) {
+        match self.rng.below(14) {
+            13 => self.step_down(node),
             0 => self.die(End::Node(node)),
             7 => self.nodes[node].restart(self.fault),
             1 if self.rng.percent(30) => {
@@ -253,6 +266,17 @@ impl World {
         names.into_iter().for_each(|name| self.close(name, end));
     }
 
+    /// What is on the way from or to those that are dead is lost.
+    pub(super) fn forget_the_dead(&mut self) {
+        let dead: Vec<u64> =
+            self.conns.iter().filter(|(_, conn)| !conn.is_open).map(|(name, _)| *name).collect();
+        for name in dead {
+            if let Some(conn) = self.conns.get_mut(&name) {
+                conn.queues = Default::default();
+            }
+        }
+    }
+
     /// The first master dies. `false`: not so many know all that it knows yet, or not all peers know that.
     pub(super) fn kill_first(&mut self, standbys: usize) -> bool {
         let list = self.nodes[0].list();
@@ -276,7 +300,11 @@ impl World {
     }
 
     /// A peer was told this.
-    pub(super) fn note_told(&mut self, log: &Log) {
+    pub(super) fn note_told(&mut self, peer: usize, log: &Log) {
+        let before = std::mem::replace(&mut self.peers[peer].told, log.clone());
+        if !log.starts_with(&before) {
+            self.broken = Some(format!("peer {peer} was told {before:?}, and then {log:?}"));
+        }
         let (short, long) = if log.len() < self.told.len() { (log, &self.told) } else { (&self.told, log) };
         if !long.starts_with(short) {
             self.broken = Some(format!("a peer was told {log:?}, and another one {:?}", self.told));

@@ -332,7 +332,8 @@ arb_struct! {
     Standby { copy, hosts, port }
     Copies { term, number, acting, standbys }
     CopiesKnown { term, number }
-    StandsBy { acting, keeps, gives_back, text }
+    RunKnown { run, term, turn }
+    StandsBy { acting, keeps, gives_back, process, knows, is_forced, text }
     Claim { term, copy }
     Promise { term, refused }
     StatusJournal { stage, since_ms, text }

@@ -72,6 +72,8 @@ fn master(listen: &str, peer_timeout_ms: &str, settings: &[String]) {
             ("journal", path) => config.journal = Some(path.into()),
             ("accept-standbys", value) => config.accept_standbys = value == "true",
             ("standby-of", places) => config.standby_of = places.split(',').map(str::to_owned).collect(),
+            ("masters", places) => config.masters = places.split(',').map(str::to_owned).collect(),
+            ("admin", path) => config.admin = Some(path.into()),
             (key, _) => panic!("no setting {key}"),
         }
     }

@@ -1,0 +1,271 @@
+//! A master that stands by acts without the promises of others: the first of a list of masters when there is no run, or
+//! any at the word of an operator, when those who could promise are lost.
+//!
+//! Both say first that they are about to, and then ask all masters that they know. So of two that are about to at the
+//! same time, and reach each other, one at least hears of the other and does not.
+
+use super::{
+    EventLoop,
+    feeder::{Following, Heard, View, draw_copy},
+    standing::Standing,
+};
+use crate::office::Acting;
+use pccl_protocol::{CopyId, RunId, RunKnown, Term, limits::STANDBY_ADVICE_MS};
+use std::time::{Duration, Instant};
+use tinysockets::address::HostPort;
+
+/// How long the first of a list waits for those that it does not reach, before it begins a run.
+const UNREACHED: Duration = Duration::from_secs(10);
+/// How long an operator waits until others were looked for.
+const LOOK: Duration = Duration::from_secs(45);
+/// Nobody acts: after this time it is said what to do, and then again.
+const ADVICE: Duration = Duration::from_millis(STANDBY_ADVICE_MS);
+/// Terms that others may have asked for in vain, and which members may know, are below that of a forced take-over.
+const TERMS: u64 = 1000;
+
+/// This master is about to act.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Intent {
+    /// The round of looking for others that was under way: a later one counts.
+    begun: u64,
+    since: Instant,
+    /// By the word of an operator.
+    is_forced: bool,
+}
+
+impl Standing {
+    fn intend(&mut self, is_forced: bool) {
+        let begun = self.feeder.heard().begun;
+        self.intent = Some(Intent { begun, since: Instant::now(), is_forced });
+        self.feeder.look_now();
+    }
+
+    /// What was found at all places but this one.
+    fn others<'a>(&self, heard: &'a Heard) -> impl Iterator<Item = (&'a HostPort, &'a View)> {
+        heard.views.iter().filter(|(_, view)| !matches!(view, View::Me)).map(|(place, view)| (place, view))
+    }
+
+    /// The entry of the list that is this master.
+    fn me<'a>(&'a self, heard: &'a Heard) -> Option<&'a HostPort> {
+        let seen = heard.views.iter().find(|(_, view)| matches!(view, View::Me)).map(|(place, _)| place);
+        self.search.me.as_ref().or(seen)
+    }
+
+    /// Whether it is for this master to begin a run, and nothing that was found speaks against it.
+    fn is_to_begin(&self, heard: &Heard, now: Instant) -> bool {
+        let is_first =
+            self.search.is_list && self.me(heard).is_some_and(|me| self.search.masters.first() == Some(me));
+        let knows_none = self.own.fresh.is_some() && heard.knows().run == RunId(0) && !heard.has_ended;
+        let waited =
+            heard.unheard_since.is_some_and(|since| now.saturating_duration_since(since) >= UNREACHED);
+        let agrees = |view: &View| match view {
+            View::StandsBy(knows, is_forced) => knows.run == RunId(0) && !is_forced,
+            View::Nobody(_) => waited,
+            View::Me => true,
+            View::Acts(_) => false,
+        };
+        is_first && knows_none && heard.looked > 0 && self.others(heard).all(|(_, view)| agrees(view))
+    }
+
+    /// Why this master must not act at an operator's word.
+    fn objection(&self, heard: &Heard) -> Option<String> {
+        let own = heard.knows();
+        if own.run == RunId(0) && self.own.fresh.is_none() {
+            return Some("this master knows no run, and cannot begin one".into());
+        }
+        self.others(heard).find_map(|(place, view)| match view {
+            View::Acts(text) => Some(format!("there is a master at {place}: {text}")),
+            View::StandsBy(_, true) => Some(format!("the master at {place} was told to take over as well")),
+            View::StandsBy(RunKnown { run, .. }, _) if run.0 != 0 && own.run == RunId(0) => {
+                Some(format!("this master knows no run, and the one at {place} knows run {run}: use that one"))
+            }
+            View::StandsBy(RunKnown { run, term, turn }, _)
+                if *run == own.run && (*term, *turn) > (own.term, own.turn) =>
+            {
+                Some(format!(
+                    "the master at {place} knows more: turn {turn} of term {term}, and this one turn {} of term {}: \
+                     use that one",
+                    own.turn, own.term
+                ))
+            }
+            View::StandsBy(..) | View::Me | View::Nobody(_) => None,
+        })
+    }
+
+    /// What to start, and where, once nobody has acted for a while.
+    pub(super) fn advice(&self, heard: &Heard) -> Option<String> {
+        let since = heard.unheard_since.filter(|_| heard.master.is_none())?;
+        if since.elapsed() < ADVICE {
+            return None;
+        }
+        const FORCE: &str = "`pccl-master take-over --force` on this machine";
+        let found: Vec<String> = self.others(heard).map(describe).collect();
+        let what = match (heard.knows().run != RunId(0), self.search.is_list, self.me(heard)) {
+            (true, ..) if self.missing().is_some_and(|missing| !missing.is_empty()) => {
+                format!("if the missing members are lost for good, {FORCE} goes on without them")
+            }
+            (true, ..) => format!(
+                "start the master again that acted last; if that is lost, and more than half of the members with it, \
+                 {FORCE} goes on without them"
+            ),
+            (false, true, None) => {
+                "none of the list of masters is this one, as far as it sees: name its entry with --me"
+                    .to_owned()
+            }
+            (false, true, Some(me)) if Some(me) == self.search.masters.first() => {
+                format!(
+                    "this master begins a run when all others say that they know none; {FORCE} begins one now"
+                )
+            }
+            (false, true, _) => {
+                let first = self.search.masters.first().map(ToString::to_string).unwrap_or_default();
+                format!(
+                    "the first of the list, {first}, begins a run: start that one; {FORCE} begins one here"
+                )
+            }
+            (false, false, _) => format!(
+                "start one of these masters without --standby-of (and with --accept-standbys), or all of them with \
+                 the same --masters; {FORCE} begins a run here"
+            ),
+        };
+        let seconds = since.elapsed().as_secs();
+        Some(format!("no acting master for {seconds} s ({}): {what}", found.join("; ")))
+    }
+}
+
+fn describe((place, view): (&HostPort, &View)) -> String {
+    match view {
+        View::StandsBy(knows, _) if knows.run == RunId(0) => format!("{place} stands by and knows no run"),
+        View::StandsBy(knows, _) => format!("{place} stands by and knows run {}", knows.run),
+        View::Acts(text) | View::Nobody(text) => format!("{place}: {text}"),
+        View::Me => format!("{place} is this one"),
+    }
+}
+
+impl EventLoop {
+    /// An operator wants this master to act. `Err`: at once, why it does not.
+    pub(super) fn force(&mut self) -> Result<(), String> {
+        let Some(standing) = &mut self.standing else { return Err("this master acts already".into()) };
+        if let Some(place) = &standing.feeder.heard().master {
+            return Err(format!("the master at {place} acts"));
+        }
+        standing.intend(true);
+        Ok(())
+    }
+
+    /// Acts without promises if this master is about to, and has looked for others since. Whether it does.
+    pub(super) fn act_without_promises(&mut self) -> bool {
+        let Some(standing) = &mut self.standing else { return false };
+        let now = Instant::now();
+        let mut heard = standing.feeder.heard();
+        let Some(intent) = standing.intent else {
+            let begins = standing.is_to_begin(&heard, now);
+            drop(heard);
+            if begins {
+                standing.intend(false);
+            }
+            return false;
+        };
+        if heard.master.is_none() && heard.looked <= intent.begun {
+            let is_late = intent.is_forced && now.duration_since(intent.since) >= LOOK;
+            drop(heard);
+            if is_late {
+                self.give_up_intent(
+                    intent,
+                    "it could not be found out in time whether another one acts".into(),
+                );
+            }
+            return false;
+        }
+        let objection = match (&heard.master, intent.is_forced) {
+            (Some(place), _) => Some(format!("the master at {place} acts")),
+            (None, true) => standing.objection(&heard),
+            (None, false) => (!standing.is_to_begin(&heard, now)).then(String::new),
+        };
+        if let Some(text) = objection {
+            drop(heard);
+            self.give_up_intent(intent, text);
+            return false;
+        }
+        // From now on it follows nobody.
+        heard.is_frozen = true;
+        let unreached: Vec<String> = standing
+            .others(&heard)
+            .filter(|(_, view)| matches!(view, View::Nobody(_)))
+            .map(|(place, _)| place.to_string())
+            .collect();
+        drop(heard);
+        self.carry_through(intent, &unreached);
+        true
+    }
+
+    fn give_up_intent(&mut self, intent: Intent, text: String) {
+        if let Some(standing) = &mut self.standing {
+            standing.intent = None;
+        }
+        if intent.is_forced {
+            log::warn!("an operator wants this master to act, and it does not: {text}");
+            self.answer_operator(Err(text));
+        }
+    }
+
+    fn carry_through(&mut self, intent: Intent, unreached: &[String]) {
+        let Some(standing) = &mut self.standing else { return };
+        let knows = standing.feeder.heard().knows();
+        let unreached = match unreached {
+            [] => String::new(),
+            some => {
+                format!("; not reached, so not to be started again with an old journal: {}", some.join(", "))
+            }
+        };
+        if knows.run == RunId(0) {
+            let Ok(copy) = draw_copy() else { return };
+            self.begin_run_from_standing(copy);
+            let text = format!("this master begins run {}{unreached}", self.run);
+            log::info!("{text}");
+            return self.answer_operator(Ok(text));
+        }
+        let missing: Vec<String> =
+            standing.missing().into_iter().flatten().map(|peer| peer.to_string()).collect();
+        let term = Term(standing.newest_term().max(knows.term).0 + TERMS);
+        let mut copy = standing.feeder.heard().take_newest();
+        // A member that has had more packets than this copy knows of knows what is lost now.
+        copy.iter_mut().for_each(Following::forbid_more);
+        debug_assert!(intent.is_forced);
+        self.take_office(copy, |copy, past| Acting::force(term, copy, past));
+        let text = format!(
+            "this master acts in term {term}, from turn {} of term {}; what was done later is lost, and members that \
+             know of it are dropped and have to connect again; missing: {}{unreached}",
+            knows.turn,
+            knows.term,
+            if missing.is_empty() { "nobody that is known".to_owned() } else { missing.join(", ") }
+        );
+        log::warn!("an operator's word: {text}");
+        self.answer_operator(Ok(text));
+    }
+
+    fn begin_run_from_standing(&mut self, copy: CopyId) {
+        let Some(standing) = self.standing.take() else { return };
+        let super::standing::Own { fresh, journal, keys } = standing.own;
+        let Some(fresh) = fresh else { return };
+        // Whoever has come hears of this one when it asks again.
+        let keys_of_conns: Vec<u64> = self.conns.keys().copied().collect();
+        keys_of_conns.into_iter().for_each(|key| drop(self.remove(key)));
+        self.begin_run(fresh, copy, keys, Some(journal));
+        self.go_on();
+    }
+
+    /// In the log: what to start, as long as nobody acts.
+    pub(super) fn say_that_nobody_acts(&mut self) {
+        let Some(standing) = &mut self.standing else { return };
+        let now = Instant::now();
+        if standing.next_advice.is_some_and(|next| now < next) {
+            return;
+        }
+        let advice = standing.advice(&standing.feeder.heard());
+        if let Some(advice) = advice {
+            log::warn!("{advice}");
+            standing.next_advice = Some(now + ADVICE);
+        }
+    }
+}

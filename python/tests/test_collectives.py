@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing(fleet):
         refused(ValueError, lambda: comm.weighted_average(data, float("nan")))
         refused(ValueError, lambda: comm.weighted_average(data, -1))
         refused(InvalidArgument, lambda: comm.weighted_average(numpy.ones(3, numpy.int32), 1))
-        refused(TypeError, lambda: comm.reduce(data, 0))
+        refused(TypeError, lambda: comm.reduce(data, 0, "sum"))
         refused(ValueError, lambda: comm.reduce(data, 0, op="median"))
         # Three ranks, in a group of two: all of them hear of it.
         refused(Aborted, lambda: comm.all_gather(numpy.ones(2), data))

@@ -27,7 +27,7 @@ pub(crate) fn library() -> &'static Path {
     LIBRARY.get_or_init(|| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         // Not by eprintln, which the harness of tests keeps to itself.
-        let told = writeln!(std::io::stderr(), "building libpccl and pccl-master, which these tests link and start:");
+        let told = writeln!(std::io::stderr(), "building what these tests link and start:");
         told.expect("stderr is there");
         let output = Command::new(cargo)
             .args(["build", "--profile", if cfg!(debug_assertions) { "test" } else { "release" }])

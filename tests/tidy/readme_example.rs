@@ -74,7 +74,7 @@ fn outer_step(comm: &Communicator, training: &mut Training) -> Result<(), Error>
     training.weights.iter_mut().zip(&change).for_each(|(weight, change)| *weight += change);
     training.step[0] += 1;
     training.revision += 1;
-    if training.step[0] % 10 == 0 {
+    if training.step[0].is_multiple_of(10) {
         tell(training, comm.world().group_size);
     }
     Ok(())

@@ -23,7 +23,9 @@ fn ask(from: &str, master: SocketAddr, host: &str, port: u16) -> Vec<String> {
         padding: Padding(0),
     }));
     client.wait_for("Examined", |packet| match packet {
-        M2c::Examined(told) => Some(told.unreached.into_iter().map(|it| it.text.as_str().to_owned()).collect()),
+        M2c::Examined(told) => {
+            Some(told.unreached.into_iter().map(|it| it.text.as_str().to_owned()).collect())
+        }
         _ => None,
     })
 }
@@ -47,7 +49,8 @@ fn a_master_dials_no_address_that_only_it_reaches_for_somebody_from_elsewhere() 
     let said = ask("127.0.0.1", here, "169.254.169.254", 80);
     assert!(said.len() == 2 && said[0].contains("169.254.169.254:80 is not tried"), "{said:?}");
     // Another address than that at which it reaches the master stands for another machine.
-    let elsewhere = own_address("192.0.2.1:9".parse().unwrap()).expect("this machine has an address of a network");
+    let elsewhere =
+        own_address("192.0.2.1:9".parse().unwrap()).expect("this machine has an address of a network");
     for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
         let said = ask(&elsewhere.to_string(), here, host, inner_port);
         let why = format!("is not tried for somebody who comes from {elsewhere}");

@@ -1,13 +1,13 @@
 //! Journals that cannot be written, are damaged, or are older than what peers know.
 
 mod common;
+#[path = "common/program.rs"]
+mod process;
 
-use common::{
-    Client, PATIENCE,
-    program::{Program, command},
-};
+use common::{Client, PATIENCE};
 use pccl_master::{query_status, status_to_json};
 use pccl_protocol::{C2m, JournalStage, M2c, Registered, RequestId, Return, Status, Term};
+use process::{Program, command};
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,18 +1,17 @@
 //! The `pccl-master` program as a user or a service manager sees it.
 
 mod common;
+#[path = "common/program.rs"]
+mod process;
 
-use common::{
-    Client, PATIENCE, beat, launch,
-    program::{Program, command},
-};
+use common::{Client, PATIENCE, beat, launch};
 use pccl_master::Master;
 use pccl_protocol::{C2m, CopiesKnown, KickCode, M2c, Promise, Return, Term};
+use process::{Program, command};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener},
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };

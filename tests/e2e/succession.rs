@@ -80,7 +80,9 @@ impl List {
     /// Peers that have the whole list.
     fn fleet(&self, peers: usize) -> Fleet {
         let mut fleet = Fleet::at(&self.places.join(","));
-        (0..peers).for_each(|_| drop(fleet.spawn(&[])));
+        (0..peers).for_each(|_| {
+            fleet.spawn(&[]);
+        });
         fleet.send("connect");
         fleet.send(format!("wait {peers} 0"));
         for peer in fleet.iter_mut() {

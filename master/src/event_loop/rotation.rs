@@ -137,9 +137,11 @@ fn check_lock_out(keys: &AcceptedKeys, is_in_use: bool) -> Result<(), String> {
             .into());
     }
     if keys.second.is_some() {
-        return Err("nobody is locked out while a second key is accepted: the peer that is dropped may have it; the \
+        return Err(
+            "nobody is locked out while a second key is accepted: the peer that is dropped may have it; the \
                     file has to have one line, the new key"
-            .into());
+                .into(),
+        );
     }
     Ok(())
 }

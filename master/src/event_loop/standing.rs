@@ -384,7 +384,7 @@ impl EventLoop {
 
     /// How many run keys are accepted.
     pub(super) fn count_keys(&self) -> u8 {
-        let of_standing = self.standing.as_ref().and_then(|standing| standing.keys.as_ref());
+        let of_standing = self.standing.as_ref().and_then(|standing| standing.own.keys.as_ref());
         let keys = of_standing.map(RunKeys::accepted);
         let keys = keys.or_else(|| self.tickets.as_ref().map(|office| office.accepted()));
         keys.map_or(0, |keys| 1 + u8::from(keys.second.is_some()))
@@ -431,7 +431,7 @@ impl EventLoop {
         };
         drop(heard);
         status.run_keys = self.count_keys();
-        let journal = standing.journal.as_ref().map(Journal::status);
+        let journal = standing.own.journal.as_ref().map(Journal::status);
         let text = Some(Text::new(text));
         status.lead = StatusLead { term, acts: false, standbys: Vec::new(), text, journal };
         status

@@ -1,8 +1,6 @@
 //! A client made of a plain TCP stream and the codecs, so that tests see every byte.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-pub(crate) mod program;
-
 use pccl_master::{Master, MasterConfig};
 use pccl_protocol::{
     Beat, C2m, EdgeReport, GroupId, GroupPlan, KickReason, M2c, Name, PeerId, Purpose, Register, Registered,

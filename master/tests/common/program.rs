@@ -1,6 +1,6 @@
 //! The `pccl-master` program in a process of its own.
 
-use super::PATIENCE;
+use crate::common::PATIENCE;
 use std::{
     io::{BufRead, BufReader, Read},
     net::SocketAddr,

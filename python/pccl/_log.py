@@ -1,5 +1,5 @@
-"""Lines of the library, and of this package, go to ``logging.getLogger("pccl")`` by a queue and a thread of the library:
-nobody waits for handlers, which may do anything."""
+"""Lines of the library, and of this package, go to ``logging.getLogger("pccl")`` by a queue and a thread of the
+library: nobody waits for handlers, which may do anything."""
 
 import atexit
 import logging

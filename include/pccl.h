@@ -378,7 +378,8 @@ typedef enum pcclLogLevel_t {
 /* Takes a line of the log: how urgent (pcclLogError to pcclLogTrace), which part of the library it comes from, the text
  * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. A thread of the library
  * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come
- * faster than it takes them are lost and counted. What it calls in the library is not logged. */
+ * faster than it takes them are dropped and counted; a line says how many. A warning that comes again with the same
+ * text is counted, and the count follows after 30 s. What the function calls in the library is not logged. */
 typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
 
 typedef struct pcclWorld_t {
@@ -538,9 +539,14 @@ PCCL_EXPORT const char *pcclGetLastError(void);
 PCCL_EXPORT pcclRemedy_t pcclGetLastRemedy(void);
 
 /* Hands the lines of the log that are at least as urgent as level to a function, instead of standard error; NULL brings
- * them back there. May be called at any time, also before pcclInit. When it has returned, the function before is not
- * called any more; so the program has to call it with NULL before user or the function are gone. */
+ * them back there. May be called at any time, also before pcclInit. When it has succeeded, the function before is not
+ * called any more; so the program has to call it with NULL before user or the function are gone. If the function before
+ * does not return within seconds, the change is made all the same, and pcclInvalidUsage says that it still runs. */
 PCCL_EXPORT pcclResult_t pcclSetLogCallback(pcclLogLevel_t level, pcclLogCallback_t callback, void *user);
+
+/* Puts a line of the program among those of the library, with the origin "pccl_program". Never waits: the line goes
+ * through the same queue to the same place, which may be a pipe that nobody reads. */
+PCCL_EXPORT pcclResult_t pcclWriteLog(pcclLogLevel_t level, const char *text);
 
 /* One word for the last failure of a call of this thread, of those in docs/errors.md: the cause of a verdict, such as
  * "PeerDied"; the reason for which the master dropped this peer, such as "Silent"; otherwise the error, such as

@@ -171,8 +171,10 @@ public:
     }
     LogSink(const LogSink &) = delete;
     LogSink &operator=(const LogSink &) = delete;
-    // When it has returned, the function is not called any more.
-    ~LogSink() { pcclSetLogCallback(pcclLogEnvironment, nullptr, nullptr); }
+    // When it has returned, the function is not called any more. One that does not return for seconds stays where it is.
+    ~LogSink() {
+        if (pcclSetLogCallback(pcclLogEnvironment, nullptr, nullptr) != pcclSuccess) (void) function_.release();
+    }
 
 private:
     static void take(pcclLogLevel_t level, const char *origin, const char *text, void *user) noexcept {

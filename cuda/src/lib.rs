@@ -12,6 +12,9 @@
 //! Modules from top to bottom, each of which uses only those below it: `memory`, `quantise`, `hash`, `lane`, `device`,
 //! `kernels`, `cache`, `driver`, `error`.
 
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 mod cache;
 mod device;
 #[allow(unsafe_code)]

@@ -16,6 +16,9 @@
 //! `data`, `protocol`.
 #![forbid(unsafe_code)]
 
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 pub mod client;
 pub mod data;
 mod global;

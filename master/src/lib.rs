@@ -7,6 +7,9 @@
 //! `relay`, `doctor`, `offline`, `rates`, `journal`, `office`, `origin`, `state`, `json`, `operate`, `topology`.
 #![forbid(unsafe_code)]
 
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 mod config;
 pub mod doctor;
 mod error;

@@ -1,5 +1,8 @@
 //! The `pccl-master` program: runs one master until it is told to end by SIGINT or SIGTERM.
 
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 mod admin_place;
 mod ask;
 mod checkup;
@@ -211,8 +214,8 @@ fn main() -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
-            // Not by the log, whose level may be NONE.
-            let _ = writeln!(io::stderr(), "pccl-master: {text}");
+            // Whatever the level of the log is, which may be NONE.
+            pccl_log::print_error(format!("pccl-master: {text}\n"));
             ExitCode::FAILURE
         }
     }
@@ -348,14 +351,15 @@ fn lead(arguments: &Arguments) -> Result<(), String> {
     // Before any thread exists, so that every thread inherits the mask and only the waiting one takes the signals.
     let signals = process::EndSignals::block().map_err(|error| format!("cannot block signals: {error}"))?;
     let store = store::launch(&arguments.store)?;
+    // A stdout that is closed or that nobody reads is no reason not to run.
     if let Some(server) = &store {
-        announce(&format!("pccl-master: the store listens on {}\n", server.local_addr()));
+        pccl_log::print(format!("pccl-master: the store listens on {}\n", server.local_addr()));
     }
     if arguments.store.is_alone() {
         return store.map_or(Ok(()), |server| store::serve(server, signals));
     }
     let master = launch(arguments)?;
-    announce(&format!("pccl-master listening on {}\n", master.local_addr()));
+    pccl_log::print(format!("pccl-master listening on {}\n", master.local_addr()));
     let stop_handle = master.stop_handle();
     std::thread::Builder::new()
         .name("signals".into())
@@ -368,14 +372,6 @@ fn lead(arguments: &Arguments) -> Result<(), String> {
         })
         .map_err(|error| format!("cannot start the thread that waits for signals: {error}"))?;
     master.wait().map_err(|error| error.to_string())
-}
-
-/// Tells on stdout that clients can connect. A stdout that nobody reads is no reason not to run.
-fn announce(line: &str) {
-    let mut stdout = io::stdout();
-    if let Err(error) = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()) {
-        log::warn!("cannot write to stdout: {error}");
-    }
 }
 
 /// Reads a time: a number with `ms`, `s` or `m` behind it, or plain seconds.

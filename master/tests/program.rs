@@ -9,9 +9,11 @@ use pccl_master::Master;
 use pccl_protocol::{C2m, CopiesKnown, KickCode, M2c, Promise, Return, Term};
 use process::{Program, command};
 use std::{
-    io::{BufRead, BufReader, Write},
-    net::TcpListener,
-    process::{Command, Stdio},
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -36,6 +38,61 @@ fn sigterm_ends_it_with_status_0() {
 #[test]
 fn sigint_ends_it_with_status_0() {
     ends_well_on("INT");
+}
+
+/// Somewhere to write to that has no room left, and the other end, which nobody reads.
+fn full() -> (UnixStream, UnixStream) {
+    let (mut writer, reader) = UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    while writer.write(&[b'\n'; 4096]).is_ok() {}
+    while writer.write(b"\n").is_ok() {}
+    writer.set_nonblocking(false).unwrap();
+    (writer, reader)
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    // More than the queue has room for: each peer that comes and goes leaves some.
+    const VISITS: usize = 1800;
+    let (stderr, unread) = full();
+    let mut command = command();
+    command.args(["--listen", "127.0.0.1:0"]).env("PCCL_LOG_LEVEL", "TRACE");
+    let mut program = Program::start_with(&mut command, OwnedFd::from(stderr).into());
+    // The program has the only other end.
+    drop(command);
+    for _ in 0..VISITS {
+        drop(Client::register(program.address, 0));
+    }
+    let (mut client, _) = Client::register(program.address, 0);
+    let mut lines = BufReader::new(unread).lines().map(|line| line.unwrap());
+    let gap = lines.find(|line| line.contains("lines of the log were dropped here")).expect("the count");
+    assert!(gap.contains("WARN"), "{gap}");
+    // Nobody reads any more, and the end does not wait for long.
+    program.signal("TERM");
+    assert_eq!(client.wait_for_kick().code, KickCode::MasterStopping);
+    drop(client);
+    let (status, _) = program.end();
+    assert_eq!(status.code(), Some(0), "{status}");
+}
+
+#[test]
+fn neither_output_has_to_be_read() {
+    let (stdout, _unread) = full();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let stderr = stdout.try_clone().unwrap();
+    let mut command = command();
+    command.args(["--listen", &address.to_string()]);
+    command.stdout(OwnedFd::from(stdout)).stderr(OwnedFd::from(stderr));
+    let mut child = command.spawn().unwrap();
+    let start = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        assert!(start.elapsed() < PATIENCE, "it does not listen");
+        thread::yield_now();
+    }
+    let (mut client, _) = Client::register(address, 0);
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(client.wait_for_kick().code, KickCode::MasterStopping);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 /// The rest of the line of a file of packaging/ that begins like this.

@@ -113,6 +113,9 @@
 // Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `segments`, `scope`,
 // `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `masters`, `control`, `summons`,
 // `flight`, `backups`, `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 mod backups;
 mod collective;
 mod communicator;

@@ -81,6 +81,8 @@ impl Log for Vanish {
 #[test]
 fn victim() {
     let Ok(master) = std::env::var(VICTIM) else { return };
+    // On the thread that reads from the master.
+    pccl_log::be_synchronous();
     log::set_boxed_logger(Box::new(Vanish { seen: AtomicU32::new(0) })).expect("the only logger");
     log::set_max_level(LevelFilter::Trace);
     let comm = Communicator::builder(&master).first_ports(0, 0).build().expect("settings");

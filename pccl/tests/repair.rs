@@ -37,6 +37,7 @@ impl log::Log for Ears {
 
 /// Whether a receiver said that it leaves this source out.
 fn was_named(liar: &Liar) -> bool {
+    assert!(pccl_log::flush(PATIENCE));
     let host = format!("({}:", liar.host());
     WARNINGS.lock().iter().any(|line| line.starts_with("shared state from peer") && line.contains(&host))
 }

@@ -223,6 +223,7 @@ _FUNCTIONS: Dict[str, List[Any]] = {
     "pcclGetName": [_HANDLE, *_TEXT],
     "pcclGetPeerId": [_HANDLE, c_void_p],
     "pcclSetLogCallback": [c_int, _LOG_CALLBACK, c_void_p],
+    "pcclWriteLog": [c_int, c_char_p],
     "pcclClose": [_HANDLE],
     "pcclCloseWithin": [_HANDLE, c_uint64],
     "pcclCreateMasterByName": [c_char_p, POINTER(c_void_p)],

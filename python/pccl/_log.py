@@ -1,8 +1,10 @@
-"""Lines of the library go to ``logging.getLogger("pccl")``."""
+"""Lines of the library, and of this package, go to ``logging.getLogger("pccl")`` by a queue and a thread of the
+library: nobody waits for handlers, which may do anything."""
 
 import atexit
 import logging
 import os
+import threading
 from typing import Any
 
 from ._library import library
@@ -13,6 +15,8 @@ TRACE = 5
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: TRACE}
 _ENVIRONMENT = ("PCCL_LOG_LEVEL", "RUST_LOG")
 _attached = False
+#: How long the end of Python waits for handlers that do not return, after the library has waited for as long.
+_SHUTDOWN_S = 2.0
 
 
 def attach() -> None:
@@ -26,13 +30,28 @@ def attach() -> None:
     library.pcclSetLogCallback(_wanted(), _take, None)
 
 
+def warn(text: str) -> None:
+    """Logs a warning of this package."""
+    _write(2, text)
+
+
+def info(text: str) -> None:
+    """Logs what is no news to whoever has read the warnings."""
+    _write(3, text)
+
+
+def _write(level: int, text: str) -> None:
+    if not _attached:
+        attach()
+    library.pcclWriteLog(level, text.replace("\0", " ").encode(errors="replace"))
+
+
 def _wanted() -> int:
     effective = LOGGER.getEffectiveLevel()
     return max((number for number, level in _LEVELS.items() if level >= effective), default=0)
 
 
 def _receive(level: int, origin: bytes, line: bytes, _user: Any) -> None:
-    # On a thread of its own: nothing in the library waits for handlers, which may do anything.
     LOGGER.log(_LEVELS.get(level, logging.ERROR), "%s", line.decode(errors="replace"),
                extra={"origin": origin.decode(errors="replace")})
 
@@ -44,5 +63,13 @@ _take = library.LOG_CALLBACK(_receive)
 @atexit.register
 def _detach() -> None:
     """Before Python ends: no thread of the library may call into it then."""
-    if _attached:
-        library.pcclSetLogCallback(-1, library.LOG_CALLBACK(), None)
+    if _attached and library.pcclSetLogCallback(-1, library.LOG_CALLBACK(), None) != 0:
+        # A handler stands in a write, with its lock held, for which the end of ``logging`` would wait for ever.
+        atexit.unregister(logging.shutdown)
+        shutdown = threading.Thread(target=logging.shutdown, daemon=True)
+        try:
+            shutdown.start()
+        except RuntimeError:
+            # Too late for threads.
+            return
+        shutdown.join(_SHUTDOWN_S)

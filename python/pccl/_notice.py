@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, Optional
 
 from ._arguments import limit_ms, milliseconds, words
 from ._calls import SLICE_S
-from ._log import LOGGER
+from ._log import warn
 
 #: How long a run of a command may take.
 _RUN_S = 10.0
@@ -99,7 +99,7 @@ class Notice:
                     self.give(f"command {command!r}")
                     return
             except OSError as error:
-                LOGGER.warning("cannot run %r: %s", command, error)
+                warn(f"cannot run {command!r}: {error}")
             self._closed.wait(pause_s)
 
     def _run_once(self, command: str) -> bool:

@@ -9,7 +9,7 @@ from ._arguments import U32, integer, milliseconds
 from ._descriptors import SharedStateSyncInfo, World
 from ._enums import Remedy, SharedStateSyncStrategy
 from ._errors import PCCLError
-from ._log import LOGGER
+from ._log import info, warn
 from ._notice import Notice, wait_out
 from ._reduces import AsyncReduceHandle
 from ._sharing import Loan, Progress, Unchanged
@@ -102,9 +102,9 @@ class Training:
                 if failed.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
                     raise
                 if failed._is_logged:
-                    LOGGER.info("the step is made again, after %s", failed.cause)
+                    info(f"the step is made again, after {failed.cause}")
                 else:
-                    LOGGER.warning("a step failed: %s", failed)
+                    warn(f"a step failed: {failed}")
                 error, failures = failed, failures + 1
                 if failures > 1:
                     # The first failure has taken its time; a row of them must not keep the machine busy.
@@ -198,8 +198,7 @@ def _leave(training: "weakref.ref[Training]", notice: Notice, within_s: float) -
     left = training()
     try:
         if left is not None and left.is_connected:
-            LOGGER.warning("%g s after the notice this peer has not left by itself: what is in flight is cut off",
-                           within_s)
+            warn(f"{within_s:g} s after the notice this peer has not left by itself: what is in flight is cut off")
             left.close()
     except PCCLError:
         # It was destroyed meanwhile, which is as good.

@@ -476,6 +476,32 @@ def test_lines_go_to_the_logging_of_python(master, start):
     peer.finish()
 
 
+@pytest.mark.skipif("PCCL_LOG_LEVEL" in os.environ or "RUST_LOG" in os.environ, reason="the log goes to standard error")
+def test_a_handler_that_stands_still_stops_nothing(master, start):
+    # Neither the reduces nor the lines of this package, nor the end of Python, which waits for the lock of each handler.
+    program = """
+        import logging, threading
+        from pccl._log import warn
+        class Stand(logging.Handler):
+            def emit(self, record):
+                threading.Event().wait()
+        logging.getLogger("pccl").addHandler(Stand())
+        logging.getLogger("pccl").setLevel(5)
+        comm = join()
+        for step in range(300):
+            data = numpy.ones(10, dtype=numpy.float32)
+            comm.all_reduce(data, op="sum")
+            assert data[0] == peers
+            warn(f"step {step}")
+        say("done")
+        """
+    peers = [start(program, master, 2, index) for index in range(2)]
+    for peer in peers:
+        peer.expect("done")
+    for peer in peers:
+        peer.finish()
+
+
 def test_flight_records(master, start, tmp_path):
     peer = start("""
         comm = Communicator(address, first_ports=(0, 0))

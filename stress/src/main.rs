@@ -8,6 +8,9 @@
 //! `schedule`, `tasks`, `journal`, `proxy`, `workload`, `master`, `args`, `children`, `coding`, `event`, `fault`, `os`,
 //! `procfs`.
 
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 mod args;
 mod authority;
 mod baseline;

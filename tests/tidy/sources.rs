@@ -20,6 +20,10 @@ const UNSAFE: &[(&str, &str)] = &[
     ("hash/src/kernels/avx2.rs", "intrinsics"),
     ("hash/src/kernels/avx512.rs", "intrinsics"),
     ("hash/src/kernels/sse42.rs", "intrinsics"),
+    (
+        "log/src/system.rs",
+        "handlers of exit and fork, the signals of a thread, a value that children do not have",
+    ),
     ("master/src/process.rs", "signals and resource limits of the pccl-master program"),
     ("pccl/capi/src/ahead.rs", "the functions of the C interface"),
     ("pccl/capi/src/calls.rs", "the functions of the C interface"),
@@ -57,6 +61,7 @@ const UNSAFE: &[(&str, &str)] = &[
 const UNSAFE_IN_TESTS: &[(&str, &str)] = &[
     ("cuda/tests/common/mod.rs", "lends device memory"),
     ("cuda/tests/order.rs", "names memory of the host as that of a device"),
+    ("log/tests/writing.rs", "a fork, and a signal as programs in C have it"),
     ("pccl/protocol/tests/allocation.rs", "an allocator that counts"),
     ("stress/src/os.rs", "signals and clocks"),
     ("tests/cuda/collectives.rs", "lends device memory"),

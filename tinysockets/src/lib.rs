@@ -29,6 +29,9 @@
 
 #![deny(unsafe_code)]
 
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 pub mod acceptor;
 pub mod address;
 pub mod bucket;

@@ -23,7 +23,11 @@ impl Program {
     }
 
     pub(crate) fn start_as(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(command, Stdio::null())
+    }
+
+    pub(crate) fn start_with(command: &mut Command, stderr: Stdio) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let (line_sender, lines) = mpsc::channel();
         let (rest_sender, rest) = mpsc::channel();
@@ -76,6 +80,6 @@ pub(crate) fn command() -> Command {
     ] {
         command.env_remove(variable);
     }
-    command.stdin(Stdio::null()).stderr(Stdio::null());
+    command.stdin(Stdio::null());
     command
 }

@@ -92,6 +92,18 @@ pub(crate) unsafe extern "C" fn pcclSetLogCallback(
     call(|| logging::set_callback(level, callback, user))
 }
 
+/// `pcclWriteLog`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclWriteLog(level: c_int, text: *const c_char) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        logging::write(level, &unsafe { raw::text(text, "text") }?)
+    })
+}
+
 /// `pcclGetStatus`.
 ///
 /// # Safety

@@ -6,6 +6,7 @@
 use crate::{
     child,
     communicator::COMMUNICATORS,
+    logging,
     masters::MASTERS,
     members::{ITERATIONS, STORES},
     savings::SAVINGS,
@@ -36,17 +37,21 @@ extern "C" fn prepare() {
     let idle = COMMUNICATORS.is_empty() && MASTERS.is_empty() && members && SAVINGS.is_empty();
     IN_USE.store(!idle, Ordering::Relaxed);
     tinysockets::ledger::freeze();
+    logging::freeze();
 }
 
 extern "C" fn parent() {
+    logging::thaw();
     tinysockets::ledger::thaw();
 }
 
 extern "C" fn in_child() {
     if IN_USE.load(Ordering::Relaxed) {
         child::begins();
+        logging::end_in_child();
         tinysockets::ledger::close_in_child();
     } else {
+        logging::thaw();
         tinysockets::ledger::thaw();
     }
 }

@@ -6,8 +6,11 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `iteration`, `ahead`, `diff`, `files`, `calls`,
 //! `clip`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`, `groups`, `convert`,
-//! `logging`, `raw`, `fork`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`, `failure`, `child`,
+//! `raw`, `fork`, `logging`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`, `failure`, `child`,
 //! `types`.
+
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
 
 mod ahead;
 mod calls;

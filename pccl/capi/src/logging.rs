@@ -1,24 +1,23 @@
 //! The log, to stderr or to a function of the program, and the environment of the original.
 
-use crate::{
-    child,
-    failure::{Failure, Outcome},
-};
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crate::failure::{Failure, Outcome};
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 use std::{
-    cell::Cell,
+    cell::RefCell,
     ffi::{CString, c_char, c_int, c_void},
     sync::{
-        Arc, Once,
-        atomic::{AtomicU64, Ordering},
+        Once,
+        atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
+    time::Duration,
 };
 
 /// Level while the environment does not name one.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::Warn;
+
+/// How long whoever replaces the function waits for the one before: for the lines that are its own, and for its return.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Settings of the original that have no meaning here, and why.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
@@ -29,35 +28,25 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 /// The function of a program that takes lines: level, origin, text, and what the program wants to have back.
 pub(crate) type Callback = unsafe extern "C" fn(c_int, *const c_char, *const c_char, *mut c_void);
 
-/// Lines that may wait for the function. A thread of the library must not wait for it: in Python it needs the
-/// interpreter's lock, which somebody may hold for seconds.
-const QUEUE_LINES: usize = 4096;
-
-/// Where lines go instead of to stderr: to a thread that hands them to a function of the program, in their order.
-#[derive(Clone)]
+/// Where lines go instead of to stderr.
+#[derive(Clone, Copy)]
 struct Target {
     /// What the environment asks for counts if there is none.
     level: Option<LevelFilter>,
-    lines: Sender<Line>,
-    /// Lines for which there was no room.
-    lost: Arc<AtomicU64>,
+    callback: Callback,
+    user: usize,
 }
 
-/// One line of the log.
-struct Line {
-    level: Level,
-    origin: CString,
-    text: CString,
-}
-
-/// Read by whoever logs, written by whoever changes it.
-static TARGET: RwLock<Option<Target>> = RwLock::new(None);
-/// The thread that calls the function; held while the function is being replaced.
-static HANDER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
+/// Held for a look or a change only, never while the function runs.
+static TARGET: Mutex<Option<Target>> = Mutex::new(None);
+/// The function runs.
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
+/// Held while the function is being replaced.
+static REPLACING: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// This thread hands lines to a function of the program.
-    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+    /// The lock of the target in the thread that forks.
+    static HELD: RefCell<Option<MutexGuard<'static, Option<Target>>>> = const { RefCell::new(None) };
 }
 
 /// Starts the log at the level that `PCCL_LOG_LEVEL` or `RUST_LOG` asks for, once, and warns of settings without
@@ -78,7 +67,7 @@ pub(crate) fn start() {
 }
 
 /// Hands lines of `level` and above to a function from now on; -1 stands for what the environment asks for. Without a
-/// function they go to stderr again. When this returns, the function before is not called any more.
+/// function they go to stderr again. When this succeeds, the function before is not called any more.
 pub(crate) fn set_callback(level: c_int, callback: Option<Callback>, user: *mut c_void) -> Outcome {
     let level = match level {
         -1 => None,
@@ -90,30 +79,57 @@ pub(crate) fn set_callback(level: c_int, callback: Option<Callback>, user: *mut 
         5 => Some(LevelFilter::Trace),
         _ => return Err(Failure::argument(format!("{level} is no pcclLogLevel_t"))),
     };
-    if IN_CALLBACK.get() {
+    if log::is_writer() {
         return Err(Failure::usage("the function that takes the log cannot be replaced from within itself"));
     }
     install();
     let stderr = stderr_level();
-    let mut hander = HANDER.lock();
-    // What waits for the function before is handed to it first.
-    *TARGET.write() = None;
-    if let Some(before) = hander.take() {
-        let _ = before.join();
-    }
-    let Some(callback) = callback else {
-        log::set_max_level(stderr);
-        return Ok(());
+    let Some(_replacing) = REPLACING.try_lock_for(LAST_LINES) else {
+        return Err(Failure::usage("another thread replaces the function that takes the log"));
     };
-    let (lines, waiting) = bounded(QUEUE_LINES);
-    let lost = Arc::new(AtomicU64::new(0));
-    let (user, counted) = (user.addr(), lost.clone());
-    let hand = move || hand_over(&waiting, &counted, callback, user);
-    let thread = std::thread::Builder::new().name("pccl-log".into()).spawn(hand);
-    *hander = Some(thread.map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?);
-    log::set_max_level(level.unwrap_or(stderr));
-    *TARGET.write() = Some(Target { level, lines, lost });
+    // What waits for the function before is handed to it first.
+    log::flush(LAST_LINES);
+    let target = callback.map(|callback| Target { level, callback, user: user.addr() });
+    let before = std::mem::replace(&mut *TARGET.lock(), target);
+    log::set_max_level(target.map_or(stderr, |_| level.unwrap_or(stderr)));
+    let is_same = before.zip(target).is_some_and(|(before, target)| before.calls_as(&target));
+    if !is_same && !log::flush(LAST_LINES) && IS_CALLED.load(Ordering::Acquire) {
+        return Err(Failure::usage(
+            "the function that took the log has not returned for 2 s: it gets no further line, but it still runs",
+        ));
+    }
     Ok(())
+}
+
+/// Puts a line of the program among those of the library.
+pub(crate) fn write(level: c_int, text: &str) -> Outcome {
+    let level = match level {
+        1 => Level::Error,
+        2 => Level::Warn,
+        3 => Level::Info,
+        4 => Level::Debug,
+        5 => Level::Trace,
+        _ => return Err(Failure::argument(format!("{level} is no level of a line"))),
+    };
+    install();
+    log::log!(target: "pccl_program", level, "{text}");
+    Ok(())
+}
+
+/// Before a `fork`: nobody changes where lines go until [`thaw`], which the same thread has to call.
+pub(crate) fn freeze() {
+    HELD.with(|held| *held.borrow_mut() = Some(TARGET.lock()));
+}
+
+/// Ends [`freeze`], after the `fork`.
+pub(crate) fn thaw() {
+    HELD.with(|held| drop(held.borrow_mut().take()));
+}
+
+/// In the child of a `fork` in which no call is possible: it logs nothing.
+pub(crate) fn end_in_child() {
+    thaw();
+    log::set_max_level(LevelFilter::Off);
 }
 
 /// Puts the log in its place, once.
@@ -162,18 +178,15 @@ impl Log for Logger {
         metadata.level() <= log::max_level()
     }
 
+    // On the thread of the log, or, of a program's own records in Rust, on any.
     fn log(&self, record: &Record<'_>) {
-        // A forked child has the locks as they were in the middle of whatever the other threads did.
-        if child::is_child() || IN_CALLBACK.get() {
-            return;
-        }
-        let target = TARGET.read_recursive();
-        let Some(Target { level, lines, lost }) = &*target else { return self.stderr.log(record) };
-        if level.map_or_else(|| self.stderr.matches(record), |level| record.level() <= level) {
-            let text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
-            let (origin, text) = (text(record.target().to_owned()), text(record.args().to_string()));
-            if let Err(TrySendError::Full(_)) = lines.try_send(Line { level: record.level(), origin, text }) {
-                lost.fetch_add(1, Ordering::Relaxed);
+        let target = *TARGET.lock();
+        match target {
+            None => self.stderr.log(record),
+            Some(target) => {
+                if target.level.map_or_else(|| self.stderr.matches(record), |level| record.level() <= level) {
+                    target.hand_over(record);
+                }
             }
         }
     }
@@ -183,23 +196,22 @@ impl Log for Logger {
     }
 }
 
-/// The thread that hands lines over, until nobody can send any more and all are handed over.
-fn hand_over(lines: &Receiver<Line>, lost: &AtomicU64, callback: Callback, user: usize) {
-    IN_CALLBACK.set(true);
-    let hand = |line: &Line| {
-        let user = std::ptr::without_provenance_mut(user);
+impl Target {
+    /// Whether lines go to the same place as by the other one.
+    fn calls_as(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.callback, other.callback) && self.user == other.user
+    }
+
+    fn hand_over(&self, record: &Record<'_>) {
+        let text = |text: String| CString::new(text.replace('\0', " ")).unwrap_or_default();
+        let (origin, text) = (text(record.target().to_owned()), text(record.args().to_string()));
+        let user = std::ptr::without_provenance_mut(self.user);
+        IS_CALLED.store(true, Ordering::Release);
         // SAFETY: by the contract of `pcclSetLogCallback` it may be called with `user` from any thread until it is
-        // replaced, and whoever replaces it waits for this thread; the texts live until it has returned.
-        unsafe { callback(line.level as c_int, line.origin.as_ptr(), line.text.as_ptr(), user) };
-    };
-    for line in lines {
-        hand(&line);
-        let lost = lost.swap(0, Ordering::Relaxed);
-        if lost > 0 {
-            let text = CString::new(format!("{lost} lines of the log were lost: they came too fast"))
-                .unwrap_or_default();
-            hand(&Line { level: Level::Warn, origin: CString::from(c"pccl"), text });
-        }
+        // replaced, and the one that replaces it waits for the thread of the log or is told that it still runs; the
+        // texts live until it has returned.
+        unsafe { (self.callback)(record.level() as c_int, origin.as_ptr(), text.as_ptr(), user) };
+        IS_CALLED.store(false, Ordering::Release);
     }
 }
 

@@ -11,6 +11,9 @@
 //! `align`, `story`, `recorder`, `store`, `buffer`, `format`, `packets`, `event`.
 #![forbid(unsafe_code)]
 
+// `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
+extern crate pccl_log as log;
+
 mod align;
 mod buffer;
 mod event;

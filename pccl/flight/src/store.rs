@@ -52,6 +52,8 @@ struct State {
     urgent: bool,
     closed: bool,
     has_thread: bool,
+    /// Since when a file is being written.
+    writing_since: Option<Instant>,
     error_logged: bool,
     written_at: VecDeque<Instant>,
     own: VecDeque<PathBuf>,
@@ -62,6 +64,11 @@ impl State {
     fn allowed_at(&self) -> Option<Instant> {
         let recent = self.written_at.len().checked_sub(BURST).and_then(|i| self.written_at.get(i))?;
         Some(*recent + PERIOD)
+    }
+
+    /// Whether the disk has kept a file waiting for that long: then nobody else waits for it.
+    fn is_stuck(&self, patience: Duration) -> bool {
+        self.writing_since.is_some_and(|since| since.elapsed() >= patience)
     }
 }
 
@@ -101,7 +108,8 @@ impl Writer {
     pub(super) fn flush(&self, timeout: Duration) {
         let mut state = self.state.lock();
         let now = Instant::now();
-        if state.done == state.asked || state.allowed_at().is_some_and(|at| at > now) {
+        let is_late = state.allowed_at().is_some_and(|at| at > now);
+        if state.done == state.asked || is_late || state.is_stuck(timeout) {
             return;
         }
         state.urgent = true;
@@ -116,7 +124,9 @@ impl Writer {
         state.closed = true;
         self.changed.notify_all();
         let target = state.asked;
-        self.wait_done(state, target, Instant::now() + LAST_FILE);
+        if !state.is_stuck(LAST_FILE) {
+            self.wait_done(state, target, Instant::now() + LAST_FILE);
+        }
     }
 
     fn wait_done(&self, mut state: MutexGuard<'_, State>, target: u64, deadline: Instant) {
@@ -145,6 +155,7 @@ impl Writer {
             }
             state.urgent = false;
             let (target, pending) = (state.asked, state.pending.take());
+            state.writing_since = Some(Instant::now());
             drop(state);
             let why = pending.map(|(why, more, _)| match more {
                 0 => why,
@@ -153,13 +164,22 @@ impl Writer {
             let file = buffer.snapshot(why.unwrap_or_default());
             let written = write(&self.directory, &name(&file.header), &file.to_text());
             state = self.state.lock();
-            self.wrote(&mut state, written);
+            let outdated = self.wrote(&mut state, written);
             state.done = target;
             self.changed.notify_all();
+            // Without the lock, for which those wait who record: the disk may stand still.
+            drop(state);
+            for path in outdated {
+                // It may be gone already, removed by somebody who tidied up.
+                let _ = fs::remove_file(path);
+            }
+            state = self.state.lock();
+            state.writing_since = None;
         }
     }
 
-    fn wrote(&self, state: &mut State, written: io::Result<PathBuf>) {
+    /// Notes what came of writing a file; returns those that are too many now.
+    fn wrote(&self, state: &mut State, written: io::Result<PathBuf>) -> Vec<PathBuf> {
         state.written_at.push_back(Instant::now());
         while state.written_at.len() > BURST {
             state.written_at.pop_front();
@@ -171,10 +191,8 @@ impl Writer {
             }
             Err(error) => self.log_once(state, &error),
         }
-        while state.own.len() > OWN_FILES {
-            // It may be gone already, removed by somebody who tidied up.
-            let _ = state.own.pop_front().map(fs::remove_file);
-        }
+        let outdated = state.own.len().saturating_sub(OWN_FILES);
+        state.own.drain(..outdated).collect()
     }
 
     fn log_once(&self, state: &mut State, error: &io::Error) {

@@ -385,7 +385,14 @@ static void logs(void) {
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     EXPECT(pcclSetLogCallback(pcclLogTrace, hear, &heard), pcclSuccess);
     CHECK(heard.lines == 1);
+    EXPECT(pcclWriteLog(pcclLogOff, "no level of a line"), pcclInvalidArgument);
+    EXPECT(pcclWriteLog(pcclLogInfo, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetLogCallback(pcclLogWarn, hear, &heard), pcclSuccess);
+    heard.lines = 0;
+    EXPECT(pcclWriteLog(pcclLogInfo, "not wanted"), pcclSuccess);
+    EXPECT(pcclWriteLog(pcclLogWarn, "step 1"), pcclSuccess);
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);
+    CHECK(heard.lines == 1 && strcmp(heard.text, "step 1") == 0 && strcmp(heard.origin, "pccl_program") == 0);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     CHECK(heard.lines == 1);
     /* What the environment asks for: the test runs this program with DEBUG and with nothing. */

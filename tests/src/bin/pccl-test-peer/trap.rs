@@ -33,6 +33,8 @@ static LOGGER: OnceLock<Logger> = OnceLock::new();
 pub(crate) fn install(path: &str) -> Result<(), String> {
     let file = File::create(path).map_err(|error| format!("{path}: {error}"))?;
     let logger = LOGGER.get_or_init(|| Logger { file: Mutex::new(Some(file)), trap: Mutex::new(None) });
+    // The deed is to happen on the thread that says the line, before it goes on.
+    pccl_log::be_synchronous();
     log::set_logger(logger).map_err(|error| error.to_string())?;
     log::set_max_level(log::LevelFilter::Debug);
     Ok(())

@@ -1,9 +1,9 @@
 //! The operator's socket: a Unix socket that only the owner of this process can open, with one line for a request and
 //! one for the answer.
 //!
-//! `kick PEER REASON`, `accept-revision REVISION [GROUP]`, `rotate-key KEY [STILL ACCEPTED]`, `step-down`, `end-run` and
-//! `take-over` answer `ok ...` or `error ...`. Few connections at a time, each with little memory and a deadline, and
-//! none is ever waited for.
+//! `kick PEER REASON`, `accept-revision REVISION [GROUP]`, `rotate-key KEY [STILL ACCEPTED]`, `step-down`, `end-run`
+//! and `take-over` answer `ok ...` or `error ...`. Few connections at a time, each with little memory and a deadline,
+//! and none is ever waited for.
 
 use super::EventLoop;
 use crate::state::Input;

@@ -96,9 +96,9 @@ pub struct MasterConfig {
     /// these only the addresses, the keys and the bounds of clients count. Default: nowhere, this master begins a run.
     pub standby_of: Vec<String>,
     /// All masters of the run (`host:port`; without a port the usual one), this one among them, the same for each of
-    /// them. One that is started stands by for the one that acts, wherever that is. If there is no run yet, the first of
-    /// the list begins one, once the others have said that they know none, or could not be reached for 10 s. Default:
-    /// no list.
+    /// them. One that is started stands by for the one that acts, wherever that is. If there is no run yet, the first
+    /// of the list begins one, once the others have said that they know none, or could not be reached for 10 s.
+    /// Default: no list.
     pub masters: Vec<String>,
     /// Which entry of `masters` is this one. Default: it finds out by connecting to them.
     pub me: Option<String>,
@@ -297,8 +297,8 @@ impl MasterConfig {
     }
 }
 
-/// The entry of a list of masters that is the one which listens here, if there is exactly one whose address this machine
-/// has. One behind a translated address finds out by asking.
+/// The entry of a list of masters that is the one which listens here, if there is exactly one whose address this
+/// machine has. One behind a translated address finds out by asking.
 fn entry_of(masters: &[HostPort], local_addr: SocketAddr) -> Option<HostPort> {
     let deadline = Instant::now() + RESOLVE_TIMEOUT;
     let is_here = |ip: IpAddr| match local_addr.ip().to_canonical() {

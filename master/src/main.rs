@@ -133,10 +133,11 @@ struct Arguments {
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     standby_of: Vec<String>,
 
-    /// All masters of the run, the same for each of them: whoever is started finds the run that there is, and stands by.
-    /// If there is none, the first begins one, once the others have said that they know none or could not be reached
-    /// for 10 s. Without a port the usual one is meant.
-    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', conflicts_with_all = ["standby_of", "accept_standbys"])]
+    /// All masters of the run, the same for each of them: one that is started finds the run that there is, and stands
+    /// by. If there is none, the first begins one, once the others have said that they know none or could not be
+    /// reached for 10 s. Without a port the usual one is meant.
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["standby_of", "accept_standbys"])]
     masters: Vec<String>,
 
     /// With --masters: which of them this one is, if it cannot connect to itself there.
@@ -193,12 +194,12 @@ enum Command {
     /// Have a master on this machine accept other run keys, without stopping the run: a new one, and for a while the
     /// one before.
     RotateKey(ask::RotateKey),
-    /// Have a master on this machine step down, as SIGTERM does: one that stands by goes on in its place, and no call of
-    /// a peer fails. Ends when that one leads the run.
+    /// Have a master on this machine step down, as SIGTERM does: one that stands by goes on in its place, and no call
+    /// of a peer fails. Ends when that one leads the run.
     StepDown(ask::Lead),
     /// Have a master on this machine end its run, although others stand by for it.
     EndRun(ask::Lead),
-    /// Have a master on this machine act that stands by, without the consent of the members: when more than half of them
+    /// Have a master on this machine act that stands by, without the consent of the members: when half of them or more
     /// are lost together with the master that acted. It refuses while it reaches another one that acts, and says what
     /// may be lost. One that knows no run begins one.
     TakeOver(ask::TakeOver),

@@ -35,6 +35,72 @@ fn sigterm_ends_it_with_status_0() {
     ends_well_on("TERM");
 }
 
+/// With a complete copy elsewhere it hands over; the client is told, and goes on with the other one.
+#[test]
+fn sigterm_hands_over_to_one_that_stands_by() {
+    let mut first = Program::start(&["--listen", "127.0.0.1:0", "--accept-standbys"]);
+    let (mut client, registered) = Client::register(first.address, 0);
+    let standby = launch(|config| {
+        config.standby_of = vec![first.address.to_string()];
+        config.return_grace = None;
+    });
+    let known = client.wait_for("a list with a copy", |packet| match packet {
+        M2c::Copies(copies) if !copies.standbys.is_empty() => Some(copies),
+        _ => None,
+    });
+    client.send(&C2m::CopiesKnown(CopiesKnown { term: known.term, number: known.number }));
+    client.check_alive(1);
+    first.signal("TERM");
+    let word = client.wait_for("its last word", |packet| match packet {
+        M2c::StandsBy(word) => Some(word.text.to_string()),
+        M2c::Kicked(reason) => panic!("the run ends: {reason}"),
+        _ => None,
+    });
+    assert!(word.contains("steps down") && word.contains(&standby.local_addr().to_string()), "{word}");
+    let (run, peer) = (registered.run, registered.peer);
+    promise(&standby, &C2m::Return(Return { run, peer, proof: None, received: 1, term: known.term }));
+    let (status, rest) = first.end();
+    assert_eq!((status.code(), rest.as_str()), (Some(0), ""), "{status}");
+}
+
+/// Masters that all stand by say what to start, in the log and in the status, and one begins a run at an operator's
+/// word.
+#[test]
+fn one_that_stands_by_for_nobody_says_what_to_start() {
+    let admin = std::env::temp_dir().join(format!("pccl-program-nobody-{}.sock", std::process::id()));
+    let admin_text = admin.to_str().expect("a plain path");
+    let options =
+        ["--listen", "127.0.0.1:0", "--standby-of", "127.0.0.1:9", "--admin", admin_text].map(str::to_owned);
+    let mut child =
+        command().args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a program");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("pccl-master listening on ").expect(&line).to_owned();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said = log.find(|line| line.contains("no acting master for 30 s")).expect("it says so");
+    assert!(said.contains("start one of these masters without --standby-of"), "{said}");
+    let status = pccl_master::query_status(&address, None, PATIENCE).expect("a status");
+    let text = status.lead.text.expect("what it waits for").to_string();
+    assert!(!status.lead.acts && text.contains("start one of these masters"), "{text}");
+    let take_over = |more: &[&str]| {
+        let output = command().args(["take-over", "--admin", admin_text]).args(more).output().unwrap();
+        let (out, err) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        (output.status.success(), out + &err)
+    };
+    let (done, text) = take_over(&[]);
+    assert!(!done && text.contains("--force"), "{text}");
+    let (done, text) = take_over(&["--force"]);
+    assert!(done && text.contains("begins run"), "{text}");
+    let status = pccl_master::query_status(&address, None, PATIENCE).expect("a status");
+    assert!(status.lead.acts && status.run.0 != 0, "{status}");
+    let (done, text) = take_over(&["--force"]);
+    assert!(!done && text.contains("acts already"), "{text}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let _ = std::fs::remove_file(admin);
+}
+
 #[test]
 fn sigint_ends_it_with_status_0() {
     ends_well_on("INT");
@@ -150,8 +216,17 @@ fn one_that_was_killed_goes_on_from_its_journal_and_one_that_was_stopped_does_no
         assert!(output.status.code() == Some(1) && stderr.contains(wanted), "{stderr}");
     };
     refusal("another master uses");
+    // One that is started while the one before is not quite gone waits for its end.
+    let mut next = command().args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(next.stderr.take().unwrap()).lines();
+    assert!(log.any(|line| line.unwrap().contains("waiting for its end")), "it does not wait");
     program.signal("KILL");
     program.end();
+    let mut line = String::new();
+    BufReader::new(next.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listening on"), "{line}");
+    next.kill().unwrap();
+    next.wait().unwrap();
     let mut program = Program::start(&options);
     assert_eq!(run(&program), first);
     program.signal("TERM");

@@ -80,7 +80,8 @@ impl Inquiry {
     }
 }
 
-/// Says which of the masters at these places acts in a newer term of the run.
+/// Says which of the masters at these places knows of one that has taken over the run in a newer term, be it itself or
+/// not.
 pub(super) fn who_took_over(
     places: &BTreeSet<String>,
     (run, term): (RunId, Term),
@@ -88,14 +89,10 @@ pub(super) fn who_took_over(
 ) -> Option<String> {
     places.iter().find_map(|place| {
         let status = query_status(place, key, TIMEOUT).ok()?;
-        let lead = &status.lead;
-        let acts = status.run == run && lead.acts && lead.term > term;
-        acts.then(|| {
-            format!(
-                "the master at {place} has taken over in term {}, this one was that of term {term}",
-                lead.term
-            )
-        })
+        let newer = Some(status.lead.term).filter(|newer| status.run == run && *newer > term)?;
+        Some(format!(
+            "a master has taken over in term {newer}, as the one at {place} says; this one was that of term {term}"
+        ))
     })
 }
 

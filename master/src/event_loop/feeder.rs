@@ -59,7 +59,7 @@ impl Following {
 pub(super) enum View {
     /// This process.
     Me,
-    /// One that stands by, what it knows, and whether it is about to act without promises.
+    /// One that stands by, what it knows, and whether it is about to act.
     StandsBy(RunKnown, bool),
     /// One that acts, or says no.
     Acts(String),
@@ -209,9 +209,9 @@ impl Listener {
                 }
                 let view = match self.follow(&place, &mut heard_one) {
                     Ok(StandsBy { process, .. }) if process == self.desk.process => View::Me,
-                    Ok(StandsBy { acting, knows, is_forced, .. }) => {
+                    Ok(StandsBy { acting, knows, acts_soon, .. }) => {
                         hint = acting.and_then(|acting| acting.as_str().parse().ok()).or(hint);
-                        View::StandsBy(knows, is_forced)
+                        View::StandsBy(knows, acts_soon)
                     }
                     Err(why) => {
                         self.lost(&place, &why.0);
@@ -284,8 +284,8 @@ impl Listener {
         let _ = self.waker.wake();
     }
 
-    /// Listens to the master at a place, until it is not heard any more. `Ok`: it does not act, and may say who does. An
-    /// error says whether there is one that acts, or did.
+    /// Listens to the master at a place, until it is not heard any more. `Ok`: it does not act, and may say who does.
+    /// An error says whether there is one that acts, or did.
     fn follow(&self, place: &HostPort, heard_one: &mut bool) -> Result<StandsBy, (String, bool)> {
         let nobody = |text: String| (text, false);
         let mut stream = self.reach(place).map_err(nobody)?;

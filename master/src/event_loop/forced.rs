@@ -59,7 +59,7 @@ impl Standing {
         let waited =
             heard.unheard_since.is_some_and(|since| now.saturating_duration_since(since) >= UNREACHED);
         let agrees = |view: &View| match view {
-            View::StandsBy(knows, is_forced) => knows.run == RunId(0) && !is_forced,
+            View::StandsBy(knows, acts_soon) => knows.run == RunId(0) && !acts_soon,
             View::Nobody(_) => waited,
             View::Me => true,
             View::Acts(_) => false,
@@ -75,7 +75,7 @@ impl Standing {
         }
         self.others(heard).find_map(|(place, view)| match view {
             View::Acts(text) => Some(format!("there is a master at {place}: {text}")),
-            View::StandsBy(_, true) => Some(format!("the master at {place} was told to take over as well")),
+            View::StandsBy(_, true) => Some(format!("the master at {place} is about to act as well")),
             View::StandsBy(RunKnown { run, .. }, _) if run.0 != 0 && own.run == RunId(0) => {
                 Some(format!("this master knows no run, and the one at {place} knows run {run}: use that one"))
             }

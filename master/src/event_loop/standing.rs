@@ -105,6 +105,11 @@ impl Standing {
         of_peers.chain(own).chain(self.bid.as_ref().map(Bid::newest)).max().unwrap_or(Term(0))
     }
 
+    /// It has asked members for their promises, and may act soon.
+    pub(super) fn is_bidding(&self) -> bool {
+        self.bid.as_ref().is_some_and(|bid| bid.claim().is_some())
+    }
+
     /// Those who would come are not enough, as far as it knows; nothing if it is not counting them.
     pub(super) fn missing(&self) -> Option<BTreeSet<PeerId>> {
         self.bid.as_ref().map(Bid::missing)
@@ -195,7 +200,7 @@ impl EventLoop {
             gives_back,
             process: standing.feeder.process(),
             knows,
-            is_forced: standing.intent.is_some(),
+            acts_soon: standing.intent.is_some() || standing.is_bidding(),
             text: Text::new(text),
         })
     }

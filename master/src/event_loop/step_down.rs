@@ -53,7 +53,12 @@ impl EventLoop {
         if !successors.is_empty() {
             return Departure::HandsOver(successors.iter().map(place_of).collect());
         }
-        let may_come = office.has_standbys() && !self.state.electorate().is_empty();
+        let is_empty = self.state.electorate().is_empty();
+        if is_empty && office.has_standbys() && !office.is_letting_go() {
+            // There is nothing to go on with. But the masters that stay are to begin another run if there is a list.
+            return Departure::HandsOver(BTreeSet::new());
+        }
+        let may_come = office.has_standbys() && !is_empty;
         if (may_come || office.is_letting_go()) && since.elapsed() < PATIENCE {
             return Departure::Stays;
         }
@@ -61,12 +66,9 @@ impl EventLoop {
             // Another one may act. If this one said that the run has ended, that could be wrong.
             return Departure::HandsOver(keeper.feeds.inquiry.places().clone());
         }
-        let why = match (self.state.electorate().is_empty(), office.has_standbys()) {
-            (true, _) => "nobody is in the run",
-            (false, true) => {
-                "no master that stands by has a complete copy that more than half of the members know of"
-            }
-            (false, false) => "no master stands by",
+        let why = match office.has_standbys() {
+            true => "no standby has a complete copy that more than half of the members know of",
+            false => "no master stands by",
         };
         if !is_told {
             self.leaving = None;
@@ -79,7 +81,10 @@ impl EventLoop {
 
     /// Goes, and waits until another one acts.
     pub(super) fn hand_over(mut self, successors: &BTreeSet<String>) {
-        let places = successors.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let mut places = successors.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        if places.is_empty() {
+            places.push_str("nobody, and nobody is in the run");
+        }
         log::warn!("this master steps down; who may go on: {places}");
         self.reactor.stop_listening();
         self.end_turn();
@@ -90,6 +95,9 @@ impl EventLoop {
         let deadline = Instant::now() + SUCCESSION;
         let successor = loop {
             match who_took_over(successors, of, key.as_ref()) {
+                None if successors.is_empty() => {
+                    break Some("nobody is in the run: nothing is handed over".into());
+                }
                 None if Instant::now() < deadline => thread::sleep(LOOK),
                 found => break found,
             }
@@ -124,7 +132,7 @@ impl EventLoop {
             gives_back: Vec::new(),
             process: CopyId::default(),
             knows: RunKnown::default(),
-            is_forced: false,
+            acts_soon: false,
             text,
         });
         let keys: Vec<u64> = self.conns.keys().copied().collect();

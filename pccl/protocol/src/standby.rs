@@ -125,8 +125,8 @@ wire_struct! {
         pub process: CopyId,
         /// What it knows.
         pub knows: RunKnown,
-        /// An operator has told it to act without the members' promises, as soon as it has looked for others.
-        pub is_forced: bool,
+        /// It is about to act: it has asked for promises, or does without and looks for others first.
+        pub acts_soon: bool,
         /// For whom it waits, in words.
         pub text: Text,
     }

@@ -333,7 +333,7 @@ arb_struct! {
     Copies { term, number, acting, standbys }
     CopiesKnown { term, number }
     RunKnown { run, term, turn }
-    StandsBy { acting, keeps, gives_back, process, knows, is_forced, text }
+    StandsBy { acting, keeps, gives_back, process, knows, acts_soon, text }
     Claim { term, copy }
     Promise { term, refused }
     StatusJournal { stage, since_ms, text }

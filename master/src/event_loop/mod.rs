@@ -23,6 +23,7 @@ mod reach;
 mod read;
 mod recall;
 mod returning;
+mod room;
 mod standing;
 mod tickets;
 
@@ -49,6 +50,7 @@ use pccl_protocol::{
 };
 use planner::Planner;
 use reach::Reacher;
+use room::Room;
 use standing::Standing;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,7 +63,7 @@ use tinysockets::{
     bucket::{Bucket, Lines, Rate},
     key::RunKeys,
     reactor::{Reactor, Stopper},
-    throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
+    throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
     ticket::Lock,
     write_queue::Gauge,
 };
@@ -169,6 +171,7 @@ pub(crate) struct EventLoop {
     stop_deadline: Option<Instant>,
     conns: BTreeMap<u64, Conn>,
     half_open: Crowd<u64>,
+    room: Room,
     throttle: Throttle,
     /// The connection that was read last.
     last_read: u64,
@@ -223,6 +226,7 @@ impl EventLoop {
             stop_deadline: None,
             conns: BTreeMap::new(),
             half_open: Crowd::default(),
+            room: Room::here(),
             throttle: Throttle::new(now),
             last_read: 0,
             large: LargePackets::default(),
@@ -387,7 +391,7 @@ impl EventLoop {
             let conn = Conn::new(stream, remote, self.lock.clone(), now + self.preamble_timeout);
             self.conns.insert(key, conn);
             self.half_open.add(key, Network::of(remote.ip()));
-            if let Some(key) = self.half_open.one_too_many(MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK) {
+            if let Some(key) = self.half_open.one_too_many(self.room.half_open, MAX_HALF_OPEN_OF_NETWORK) {
                 self.log_stranger(key, "dropped, too many connections have not said whose they are");
                 self.remove(key);
             }

@@ -19,7 +19,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::start_as(command().args(arguments))
+        Self::start_as(command().stderr(Stdio::null()).args(arguments))
     }
 
     pub(crate) fn start_as(command: &mut Command) -> Self {
@@ -76,6 +76,6 @@ pub(crate) fn command() -> Command {
     ] {
         command.env_remove(variable);
     }
-    command.stdin(Stdio::null()).stderr(Stdio::null());
+    command.stdin(Stdio::null());
     command
 }

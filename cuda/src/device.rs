@@ -94,7 +94,7 @@ impl Device {
 }
 
 /// Whether this build looks for a driver, and one loads. It may still find no device, see [`usable`].
-pub fn is_supported() -> bool {
+pub fn is_cuda_supported() -> bool {
     crate::HAS_CUDA && Driver::is_there()
 }
 

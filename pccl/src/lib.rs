@@ -119,7 +119,7 @@ pub use memory::{Source, Staged, StateMemory, Target, Tensor};
 pub use notice::{Notice, SIGTERM};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_cuda::{
-    CudaError, DeviceMemory, HAS_CUDA, is_supported as is_cuda_supported, usable as usable_devices,
+    CudaError, DeviceMemory, HAS_CUDA, is_cuda_supported, usable as usable_devices,
 };
 pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
 pub use pccl_master::{Master, MasterConfig, MasterError, RelayConfig, RunKey, WireMode, doctor};

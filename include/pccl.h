@@ -157,7 +157,8 @@ typedef struct pcclRankUuid_t {
 } pcclRankUuid_t;
 
 typedef struct pcclBuildInfo_t {
-    /* The library looks for a driver of CUDA at run time. pcclGetDeviceCount says whether there is one. */
+    /* Whether the library was built with CUDA and a driver loads, which it looks for at run time.
+     * pcclGetDeviceCount says how many devices there are. */
     bool has_cuda_support;
 } pcclBuildInfo_t;
 

@@ -114,7 +114,7 @@ inline std::uint64_t milliseconds_of(Milliseconds time) {
     return time == no_timeout ? PCCL_NO_TIMEOUT : static_cast<std::uint64_t>(time.count());
 }
 
-// Whether this build of the library works on memory of GPUs.
+// Whether this build of the library works on memory of GPUs, and a driver of CUDA loads.
 inline bool has_cuda_support() {
     pcclBuildInfo_t info{};
     check(pcclGetBuildInfo(&info), "build info");

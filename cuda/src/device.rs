@@ -93,6 +93,11 @@ impl Device {
     }
 }
 
+/// Whether this build looks for a driver, and one loads. It may still find no device, see [`usable`].
+pub fn is_cuda_supported() -> bool {
+    crate::HAS_CUDA && Driver::is_there()
+}
+
 /// How many devices this process can use.
 ///
 /// # Errors

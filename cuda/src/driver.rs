@@ -118,6 +118,11 @@ impl Driver {
         DRIVER.get_or_init(load).as_ref().map_err(CudaError::clone)
     }
 
+    /// Whether there is one that loads. Does not initialise it: a process that forks afterwards could not use it.
+    pub(crate) fn is_there() -> bool {
+        Self::load().is_ok()
+    }
+
     fn initialised(self) -> Result<Self, String> {
         // SAFETY: 0 is the only argument that it takes.
         unsafe { call!(self, cuInit(0)) }.map_err(|error| error.to_string())?;

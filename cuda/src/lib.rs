@@ -30,7 +30,7 @@ mod memory;
 #[allow(unsafe_code)]
 mod quantise;
 
-pub use device::usable;
+pub use device::{is_cuda_supported, usable};
 pub use error::CudaError;
 pub use memory::DeviceMemory;
 

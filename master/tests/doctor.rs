@@ -13,7 +13,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A peer with any free ports, and enough time for a busy machine.
@@ -126,6 +126,58 @@ fn what_becomes_of_a_peer_with_shut_ports_depends_on_the_master() {
     }
 }
 
+/// The last line agrees with the others.
+#[test]
+fn a_machine_whose_ports_are_shut_takes_part_if_the_master_lets_it() {
+    for (require_reachable, verdict) in [
+        (false, "as it is, this machine takes part as an outbound-only peer"),
+        (true, "this machine could not take part as it is"),
+    ] {
+        let master = launch(|config| config.require_reachable = require_reachable);
+        let host = Some("no..such..host".to_owned());
+        let report = examine(&Patient { advertised_host: host, ..patient(master.local_addr()) });
+        assert_eq!(report.verdict(), Some(verdict), "{report}");
+        assert_eq!(examine(&patient(master.local_addr())).verdict(), None);
+    }
+}
+
+#[test]
+fn of_several_masters_all_are_looked_at_and_the_one_that_acts_counts() {
+    let (gone, port) = (free_port(), free_port());
+    let standby = launch(|config| {
+        config.standby_of = vec![format!("127.0.0.1:{port}")];
+        config.return_grace = Some(Duration::from_secs(30));
+    });
+    let only_standby = examine(&patient(standby.local_addr()));
+    assert!(said_of(&only_standby, "no master acts"), "{only_standby}");
+    let acting = launch(|config| {
+        config.listen = format!("127.0.0.1:{port}");
+        config.accept_standbys = true;
+        config.return_grace = Some(Duration::from_secs(30));
+    });
+    let list = format!("127.0.0.1:{gone},{},{}", standby.local_addr(), acting.local_addr());
+    let report = examine(&patient(&list));
+    assert!(report.passed(), "a peer with this list connects:\n{report}");
+    let of_masters: Vec<_> = report.findings.iter().filter(|it| it.subject == "master").collect();
+    let said =
+        |health, text: &str| of_masters.iter().any(|it| it.health == health && it.found.contains(text));
+    assert!(said(Health::Note, "connection refused"), "{report}");
+    assert!(said(Health::Fine, "stands by"), "{report}");
+    assert!(said(Health::Fine, &format!("{} answers", acting.local_addr())), "{report}");
+    // The standby leads to the one that acts, once it hears it.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !examine(&patient(standby.local_addr())).passed() {
+        assert!(Instant::now() < deadline, "{}", examine(&patient(standby.local_addr())));
+    }
+    let other = launch(|_| {});
+    let report = examine(&patient(format!("{},{}", acting.local_addr(), other.local_addr())));
+    assert!(said_of(&report, "lead different runs"), "{report}");
+}
+
+fn said_of(report: &Report, text: &str) -> bool {
+    !report.passed() && report.findings.iter().any(|finding| finding.found.contains(text))
+}
+
 #[test]
 fn clients_of_a_run_do_not_notice_it_and_ports_that_nobody_has_are_named() {
     let master = launch(|_| {});
@@ -136,6 +188,7 @@ fn clients_of_a_run_do_not_notice_it_and_ports_that_nobody_has_are_named() {
     let report = examine(&patient(address));
     // The client is one of a test, and has no ports.
     fails(&report, "peer ", "is not reached", "ip saddr 127.0.0.1 tcp dport");
+    assert!(finding(&report, "way from peers").found.contains("not tried: whether they reach"), "{report}");
     // Nothing has come but the answer to this.
     first.check_alive(1);
     let status = pccl_master::query_status(&address.to_string(), None, Duration::from_secs(30)).unwrap();

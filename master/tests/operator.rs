@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Client, PATIENCE, launch};
-use pccl_master::{MasterConfig, query_status, remove_peer};
+use pccl_master::{MasterConfig, RunKey, query_status, remove_peer};
 use pccl_protocol::{
     Algorithm, C2m, Cause, Descriptor, GroupEpoch, Initiate, KickCode, M2c, OpId, Outcome, PartDescriptor,
     RequestId, Revision, StatusWait, SyncInitiate, SyncOutcome, SyncOutcomeFor, SyncStrategy,
@@ -19,7 +19,8 @@ use std::{
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::PathBuf,
     process::{Command, Output, Stdio},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// A directory of this test alone, removed at its end.
@@ -293,7 +294,12 @@ fn the_program_kicks_and_says_why_it_could_not() {
 
     let master = launch(|config| config.admin = Some(admin.clone()));
     let (mut client, registered) = Client::register(master.local_addr(), 0);
-    for (peer, text) in [("xyz", "hexadecimal"), ("ffffffffffffffffffffffffffffffff", "no peer")] {
+    let (_other, _) = Client::register(master.local_addr(), 0);
+    for (peer, text) in [
+        ("xyz", "no peer has the name \"xyz\""),
+        ("ffffffffffffffffffffffffffffffff", "no peer"),
+        ("client", "client names 2 peers"),
+    ] {
         let output = kick(peer);
         assert_eq!(output.status.code(), Some(1));
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -303,6 +309,47 @@ fn the_program_kicks_and_says_why_it_could_not() {
     assert!(output.status.success(), "{output:?}");
     assert!(String::from_utf8(output.stdout).unwrap().starts_with("removed "));
     assert_eq!(client.wait_for_kick().code, KickCode::Operator);
+    // By its name, now that only one has it.
+    assert!(kick("client").status.success());
+}
+
+/// A master that stands by and has not heard of any run, in a run with a key; and later one that follows a master.
+#[test]
+fn a_standby_says_its_key_and_which_master_an_operator_has_to_ask() {
+    let directory = Directory::new("standby");
+    let (key, port) = (RunKey::from_bytes([7; 32]), free_port());
+    let admin = directory.0.join("admin.sock");
+    let standby = launch(|config| {
+        config.run_key = Some(key.clone());
+        config.standby_of = vec![format!("127.0.0.1:{port}")];
+        config.admin = Some(admin.clone());
+        config.return_grace = Some(PATIENCE / 2);
+        config.journal = Some(directory.0.join("journal"));
+    });
+    let address = standby.local_addr().to_string();
+    let ask = || query_status(&address, Some(&key), PATIENCE).unwrap();
+    let status = ask();
+    assert_eq!((status.run_keys, status.lead.acts), (1, false));
+    assert!(status.to_string().contains("run key, the wire mode is that of the run"), "{status}");
+    assert!(!status.to_string().contains("no run key"), "{status}");
+    assert!(status.to_string().contains("the journal begins when this master acts"), "{status}");
+    let kick = || remove_peer(&admin, "abcd", "a test", PATIENCE).unwrap_err();
+    assert!(kick().contains("none acts"), "{}", kick());
+    let _acting = launch(|config| {
+        config.listen = format!("127.0.0.1:{port}");
+        config.run_key = Some(key.clone());
+        config.accept_standbys = true;
+        config.return_grace = Some(PATIENCE / 2);
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while ask().wire.is_none() {
+        assert!(Instant::now() < deadline, "it follows nobody: {}", ask());
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(ask().run_keys, 1);
+    let refusal = kick();
+    assert!(refusal.contains(&format!("127.0.0.1:{port} acts")), "{refusal}");
+    assert!(refusal.contains(&format!("--port {port}")), "{refusal}");
 }
 
 #[test]

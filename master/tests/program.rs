@@ -384,6 +384,38 @@ fn running_out_of_descriptors_is_survived() {
     early.check_alive(3);
 }
 
+/// Peers take as many descriptors as they are let, and then some.
+#[test]
+fn with_few_descriptors_the_status_is_answered_and_newcomers_read_why_there_is_no_room() {
+    let program = env!("CARGO_BIN_EXE_pccl-master");
+    let program = Program::start_as(Command::new("sh").stdin(Stdio::null()).stderr(Stdio::null()).args([
+        "-c",
+        "ulimit -n 64 && exec \"$0\" --listen 127.0.0.1:0",
+        program,
+    ]));
+    let mut peers = Vec::new();
+    let refusal = loop {
+        let mut client = Client::connect(program.address);
+        client.send(&common::registration(0));
+        let answer = client.wait_for("an answer", |packet| match packet {
+            M2c::Registered(_) => Some(None),
+            M2c::Kicked(reason) => Some(Some(reason)),
+            _ => None,
+        });
+        match answer {
+            None => peers.push(client),
+            Some(reason) => break reason,
+        }
+        assert!(peers.len() < 64, "there are not so many descriptors");
+    };
+    assert_eq!(refusal.code, KickCode::Full);
+    assert!(refusal.to_string().contains("ulimit -n"), "{refusal}");
+    // Strangers hold what is left.
+    let _silent: Vec<_> = (0..40).map(|_| common::stream_to(program.address)).collect();
+    let status = pccl_master::query_status(&program.address.to_string(), None, PATIENCE).expect("a status");
+    assert_eq!(status.peers.len(), peers.len());
+}
+
 #[test]
 fn a_master_that_was_stopped_for_a_while_blames_nobody() {
     let program = Program::start(&["--listen", "127.0.0.1:0", "--peer-timeout", "2s"]);

@@ -90,8 +90,8 @@ impl Control {
         let mut sent = self.sent.lock();
         if !sent.acknowledge(master_has) {
             let text = format!(
-                "the master says that it has {master_has} packets: more than were sent, or fewer than it had confirmed, \
-                 as one that goes on from an older copy of its journal"
+                "the master says that it has {master_has} packets: more than were sent, or fewer than it had \
+                 confirmed, as one that goes on from an older copy of its journal"
             );
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
         }

@@ -154,7 +154,7 @@ pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
 pub use memory::{Source, Staged, StateMemory, Target, Tensor};
 pub use notice::{Notice, SIGTERM};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
-pub use pccl_cuda::{CudaError, DeviceMemory, HAS_CUDA, usable as usable_devices};
+pub use pccl_cuda::{CudaError, DeviceMemory, HAS_CUDA, is_cuda_supported, usable as usable_devices};
 pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
 pub use pccl_master::{Master, MasterConfig, MasterError, RelayConfig, RunKey, WireMode, doctor};
 pub use pccl_protocol::{

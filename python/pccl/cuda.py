@@ -9,7 +9,7 @@ __all__ = ["device_count", "is_available", "results_on_stream"]
 
 
 def is_available() -> bool:
-    """Whether the library was built with CUDA. It looks for a driver when a tensor needs one: see ``device_count``."""
+    """Whether the library was built with CUDA and a driver loads. ``device_count`` says how many GPUs it finds."""
     info = structs.BuildInfo()
     library.pcclGetBuildInfo(info)
     return bool(info.has_cuda_support)

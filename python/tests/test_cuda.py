@@ -304,7 +304,12 @@ def test_without_a_driver_the_error_says_so():
 import pccl
 class Array:
     __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
-assert pccl.cuda.is_available() and pccl.cuda.device_count() == 0
+import ctypes
+try:
+    loads = bool(ctypes.CDLL("libcuda.so.1"))
+except OSError:
+    loads = False
+assert pccl.cuda.is_available() == loads and pccl.cuda.device_count() == 0
 try:
     pccl.TensorInfo.from_buffer(Array(), "x")
     pccl._buffers.buffer_of(Array(), writable=True)

@@ -321,6 +321,20 @@ mod tests {
     }
 
     #[test]
+    fn what_only_ends_waits_is_told_once_for_each_edge() {
+        let (mut reactor, _) = reactor();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let mut listener = mio::net::TcpListener::bind(address).unwrap();
+        reactor.add_waking(&mut listener).unwrap();
+        assert!(!reactor.take_woken());
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        until(&mut reactor, |reactor| reactor.take_woken().then_some(()));
+        listener.accept().unwrap();
+        reactor.wait(Duration::ZERO).unwrap();
+        assert!(!reactor.take_woken());
+    }
+
+    #[test]
     fn deadlines_and_other_threads_end_a_wait() {
         let (mut reactor, _) = reactor();
         assert!(reactor.accept(Instant::now()).is_empty());

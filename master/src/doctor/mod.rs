@@ -129,7 +129,7 @@ impl<'a> Round<'a> {
                     let found = format!("{place} and {first} lead different runs");
                     let remedy = "give peers the masters of one run only: end one of them, or start it with \
                                   --standby-of the other";
-                    report.failed("master", found, remedy);
+                    report.failed("run", found, remedy);
                 }
                 // The same one, under another name.
                 Some(_) => {}

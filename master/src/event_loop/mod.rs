@@ -25,6 +25,7 @@ mod read;
 mod recall;
 mod returning;
 mod rotation;
+mod room;
 mod standing;
 mod step_down;
 mod tickets;
@@ -52,6 +53,7 @@ use pccl_protocol::{
 };
 use planner::Planner;
 use reach::Reacher;
+use room::Room;
 use standing::{Fresh, Own, Standing};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -65,7 +67,7 @@ use tinysockets::{
     bucket::{Bucket, Lines, Rate},
     key::RunKeys,
     reactor::{Reactor, Stopper},
-    throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
+    throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
     ticket::Lock,
     write_queue::Gauge,
 };
@@ -188,6 +190,7 @@ pub(crate) struct EventLoop {
     stop_deadline: Option<Instant>,
     conns: BTreeMap<u64, Conn>,
     half_open: Crowd<u64>,
+    room: Room,
     throttle: Throttle,
     /// The connection that was read last.
     last_read: u64,
@@ -245,6 +248,7 @@ impl EventLoop {
             stop_deadline: None,
             conns: BTreeMap::new(),
             half_open: Crowd::default(),
+            room: Room::here(),
             throttle: Throttle::new(now),
             last_read: 0,
             large: LargePackets::default(),
@@ -437,7 +441,7 @@ impl EventLoop {
             let conn = Conn::new(stream, remote, self.lock.clone(), now + self.preamble_timeout);
             self.conns.insert(key, conn);
             self.half_open.add(key, Network::of(remote.ip()));
-            if let Some(key) = self.half_open.one_too_many(MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK) {
+            if let Some(key) = self.half_open.one_too_many(self.room.half_open, MAX_HALF_OPEN_OF_NETWORK) {
                 self.log_stranger(key, "dropped, too many connections have not said whose they are");
                 self.remove(key);
             }

@@ -1,7 +1,7 @@
 //! Reading: from bytes of a connection to inputs of the state.
 
 use super::{
-    EventLoop, MAX_CLIENTS,
+    EventLoop,
     conn::{Conn, Phase, Received},
     half_open::Judgement,
     inbox::LENGTH_BYTES as FRAME_LENGTH_BYTES,
@@ -197,7 +197,7 @@ impl EventLoop {
 
     /// It is known whose a connection is, and that it is for this master.
     fn connected(&mut self, key: u64) {
-        if self.conns.len() - self.half_open.len() >= MAX_CLIENTS {
+        if self.conns.len() - self.half_open.len() >= self.room.clients {
             self.turn_away(key, Some(Refusal::Full), "this master has as many clients as it can serve");
             return;
         }

@@ -51,6 +51,11 @@ impl EventLoop {
                 self.take_standby(key, asked);
                 Err(Progress::More)
             }
+            C2m::Register(_) if self.state.registered().count() >= self.room.peers => {
+                let reason = KickReason::new(KickCode::Full, self.room.text());
+                self.take(Input::Refused { client: ClientKey(key), reason });
+                Err(Progress::More)
+            }
             C2m::CopiesKnown(known) if self.state.is_peer(ClientKey(key)) => {
                 self.take_known(key, known);
                 Err(Progress::More)

@@ -19,7 +19,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::start_as(command().args(arguments))
+        Self::start_as(command().stderr(Stdio::null()).args(arguments))
     }
 
     pub(crate) fn start_as(command: &mut Command) -> Self {

@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn pcclGetBuildInfo(info: *mut BuildInfo) -> Result
     call(|| {
         raw::check(info, "info")?;
         // SAFETY: by the contract of this function.
-        unsafe { raw::write(info, BuildInfo { has_cuda_support: pccl::HAS_CUDA }) };
+        unsafe { raw::write(info, BuildInfo { has_cuda_support: pccl::is_cuda_supported() }) };
         Ok(())
     })
 }

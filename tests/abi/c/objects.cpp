@@ -158,6 +158,7 @@ int main() {
         master.wait();
         CHECK(master.has_ended());
     }
-    CHECK(lines > 0 && has_cuda_support() && Staged<float>(nullptr, 0).size() == 0 && !version().empty());
+    CHECK(has_cuda_support() || device_count() == 0);
+    CHECK(lines > 0 && Staged<float>(nullptr, 0).size() == 0 && !version().empty());
     return 0;
 }

@@ -231,7 +231,6 @@ static int threads(unsigned port) {
     pthread_t members[2];
     int i;
     PCCL_CHECK(pcclGetBuildInfo(&build));
-    REQUIRE(build.has_cuda_support);
     PCCL_CHECK(pcclCreateMaster(loopback(port), &instance));
     REQUIRE(pcclInterruptMaster(instance) == pcclInvalidUsage);
     PCCL_CHECK(pcclRunMaster(instance));

@@ -239,6 +239,12 @@ impl Door {
         self.opened_by.as_ref()
     }
 
+    /// Whether the first message was good, and the proof that it is no recorded one is to come.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Proof(..))
+    }
+
     /// Where the next bytes are to be put: never more than are its own. Empty once it has come to an end.
     pub fn missing(&mut self) -> &mut [u8] {
         self.inlet.missing()

@@ -383,7 +383,16 @@ impl EventLoop {
             let conn = Conn::new(stream, remote, self.lock.clone(), now + self.preamble_timeout);
             self.conns.insert(key, conn);
             self.half_open.add(key, Network::of(remote.ip()));
-            if let Some(key) = self.half_open.one_too_many(MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK) {
+            self.make_room();
+        }
+    }
+
+    /// Drops a connection of a stranger if there are too many. What it has sent by now is looked at before.
+    fn make_room(&mut self) {
+        while let Some(key) = self.half_open.one_too_many(MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK) {
+            let had_opened = self.half_open.has_opened(key);
+            self.read_and_remember(key);
+            if self.half_open.contains(key) && self.half_open.has_opened(key) == had_opened {
                 self.log_stranger(key, "dropped, too many connections have not said whose they are");
                 self.remove(key);
             }

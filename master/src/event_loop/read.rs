@@ -68,7 +68,7 @@ impl EventLoop {
         }
     }
 
-    fn read_and_remember(&mut self, key: u64) {
+    pub(super) fn read_and_remember(&mut self, key: u64) {
         if !self.read_from(key) {
             self.reactor.mark_readable(key);
         }
@@ -150,6 +150,7 @@ impl EventLoop {
         match judgement {
             Judgement::Incomplete => {}
             Judgement::Answer(bytes) => {
+                self.half_open.open(key);
                 if let Some(conn) = self.conns.get_mut(&key) {
                     conn.queue_raw(&bytes);
                     self.reactor.mark_dirty(key);

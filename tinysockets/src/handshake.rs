@@ -165,7 +165,7 @@ impl Knock {
                 self.inlet.expect(MESSAGE_BYTES);
                 Ok(Heard::Nothing)
             }
-            (Reply::Accepted, true) => Err(KnockError::Unproven),
+            (Reply::Accepted | Reply::AcceptedHere, true) => Err(KnockError::Unproven),
             (Reply::GoOn, false) => Err(ReplyError::NotAReply.into()),
             (reply, _) => Ok(Heard::Reply(reply)),
         }

@@ -148,6 +148,8 @@ pub(crate) struct EventLoop {
     /// In a run with a key.
     tickets: Option<TicketOffice>,
     relay: Option<RelayNews>,
+    /// Nobody on another machine reaches this master, so nobody there has to reach its peers.
+    is_here_only: bool,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
     started: Instant,
@@ -190,6 +192,10 @@ pub(crate) struct EventLoop {
 impl EventLoop {
     /// Prepares a loop; [`run`](Self::run) runs it.
     pub(crate) fn new(setup: Setup) -> io::Result<(Self, Stopper)> {
+        let is_loopback = |listener: &std::net::TcpListener| {
+            listener.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback())
+        };
+        let is_here_only = setup.keys.is_none() && setup.listeners.iter().all(is_loopback);
         let mut reactor = Reactor::new(setup.listeners)?;
         let (waker, stopper) = (reactor.waker(), reactor.stopper());
         let admin = setup.admin.map(|socket| Admin::register(socket, &mut reactor)).transpose()?;
@@ -208,6 +214,7 @@ impl EventLoop {
             lock: setup.keys.clone().map(Lock::of_master),
             tickets: None,
             relay: setup.relay,
+            is_here_only,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
             started: now,

@@ -211,7 +211,8 @@ impl EventLoop {
             }
         };
         let remote = conn.remote.ip();
-        conn.queue_raw(&Reply::Accepted.encode());
+        let reply = if self.is_here_only { Reply::AcceptedHere } else { Reply::Accepted };
+        conn.queue_raw(&reply.encode());
         conn.begin();
         self.half_open.remove(key);
         self.reactor.mark_dirty(key);

@@ -189,12 +189,13 @@ fn one_client_holds_no_more_than_its_share_over_however_many_connections() {
     let begin = |_| {
         let mut greedy = TcpStream::connect(address).unwrap();
         greedy.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let front = [&[0, 0xce, 0xf7, 0x85, 0x3c, 1][..], &2_u64.to_le_bytes(), b"/v", &(3_u64 << 20).to_le_bytes()];
+        let front =
+            [&[0, 0xce, 0xf7, 0x85, 0x3c, 1][..], &2_u64.to_le_bytes(), b"/v", &(3_u64 << 20).to_le_bytes()];
         let sent = greedy.write_all(&[&front.concat()[..], &vec![7; 2 << 20]].concat());
         (greedy, sent)
     };
     let mut all: Vec<_> = (0..8).map(begin).collect();
-    // What is over the share is closed: at least two of these hold more than all may.
+    // The server closes what is over the share: at least two of these hold more than all may.
     let is_closed = |(greedy, sent): &mut (TcpStream, std::io::Result<()>)| {
         greedy.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         let waits = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;

@@ -1,7 +1,9 @@
 //! The operator's side: asking a running master how its run is, removing a peer, choosing a revision, changing the run
 //! key.
 
-use pccl_protocol::{C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, is_hidden, limits::MAX_PACKET_BYTES};
+use pccl_protocol::{
+    C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, is_hidden, limits::MAX_PACKET_BYTES,
+};
 use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,

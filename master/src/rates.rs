@@ -75,7 +75,8 @@ mod tests {
 
     fn rates(names: [&str; 3]) -> Rates {
         let peers = names.iter().enumerate();
-        let peers = peers.map(|(at, name)| RatedPeer { peer: PeerId(at as u128 + 1), name: Name::new(*name) });
+        let peers =
+            peers.map(|(at, name)| RatedPeer { peer: PeerId(at as u128 + 1), name: Name::new(*name) });
         let edge = |from, to, kbit_s| MeasuredEdge { from, to, kbit_s, latency_us: 20 };
         Rates {
             request: RequestId(1),

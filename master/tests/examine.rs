@@ -1,4 +1,4 @@
-//! Whom a master dials for somebody who has not registered: nobody behind its own firewall.
+//! Addresses that a master dials for somebody who has not registered: nobody behind its own firewall.
 
 mod common;
 
@@ -7,7 +7,7 @@ use pccl_protocol::{C2m, Examine, Host, M2c, Padding, PeerId, RequestId};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use tinysockets::place::own_address;
 
-/// What the master says about two ports of a host, to somebody who comes from `from`, an address of this machine.
+/// The master's words about two ports of a host, to somebody who comes from `from`, an address of this machine.
 fn ask(from: &str, master: SocketAddr, host: &str, port: u16) -> Vec<String> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::new(from.parse().unwrap(), 0).into()).unwrap();
@@ -23,7 +23,9 @@ fn ask(from: &str, master: SocketAddr, host: &str, port: u16) -> Vec<String> {
         padding: Padding(0),
     }));
     client.wait_for("Examined", |packet| match packet {
-        M2c::Examined(told) => Some(told.unreached.into_iter().map(|it| it.text.as_str().to_owned()).collect()),
+        M2c::Examined(told) => {
+            Some(told.unreached.into_iter().map(|it| it.text.as_str().to_owned()).collect())
+        }
         _ => None,
     })
 }
@@ -47,7 +49,8 @@ fn a_master_dials_no_address_that_only_it_reaches_for_somebody_from_elsewhere() 
     let said = ask("127.0.0.1", here, "169.254.169.254", 80);
     assert!(said.len() == 2 && said[0].contains("169.254.169.254:80 is not tried"), "{said:?}");
     // Another address than that at which it reaches the master stands for another machine.
-    let elsewhere = own_address("192.0.2.1:9".parse().unwrap()).expect("this machine has an address of a network");
+    let elsewhere =
+        own_address("192.0.2.1:9".parse().unwrap()).expect("this machine has an address of a network");
     for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
         let said = ask(&elsewhere.to_string(), here, host, inner_port);
         let why = format!("is not tried for somebody who comes from {elsewhere}");

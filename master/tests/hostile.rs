@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Client, PATIENCE, answer_to, beat, launch, read_to_end, registration, stream_to};
-use pccl_master::{Master, RunKey, query_status};
 use pccl_hash::Digest128;
+use pccl_master::{Master, RunKey, query_status};
 use pccl_protocol::{
     C2m, GroupEpoch, Host, Key, KickCode, M2c, Register, RequestId, Revision, StateEntry, SyncInitiate,
     SyncStrategy, is_hidden, limits::MAX_FIRST_PACKET_BYTES,
@@ -62,7 +62,8 @@ fn a_preamble_with_an_altered_byte_is_not_accepted() {
 fn forged(packet: &C2m, placeholder: &str, text: &str) -> Vec<u8> {
     assert_eq!(placeholder.len(), text.len());
     let mut frame = packet.to_frame();
-    let at = frame.windows(text.len()).position(|bytes| bytes == placeholder.as_bytes()).expect("it is there");
+    let at =
+        frame.windows(text.len()).position(|bytes| bytes == placeholder.as_bytes()).expect("it is there");
     frame[at..at + text.len()].copy_from_slice(text.as_bytes());
     frame
 }
@@ -77,7 +78,9 @@ fn with_host(host: &str) -> C2m {
 fn a_text_that_would_forge_lines_ends_the_connection_and_is_shown_to_nobody() {
     let master = launch(|_| {});
     let (mut good, _) = Client::register(master.local_addr(), 0);
-    for text in ["x)\n[2026", "\u{1b}[31mxyz", "ab\u{202e}cd\u{200f}", "\u{2028}\u{85}abc", "a b) (c)", "a\rpeer (b"] {
+    for text in
+        ["x)\n[2026", "\u{1b}[31mxyz", "ab\u{202e}cd\u{200f}", "\u{2028}\u{85}abc", "a b) (c)", "a\rpeer (b"]
+    {
         let placeholder = "Z".repeat(text.len());
         let mut evil = Client::connect(master.local_addr());
         evil.stream.write_all(&forged(&with_host(&placeholder), &placeholder, text)).unwrap();

@@ -1,4 +1,4 @@
-//! What the program `pccl-master` makes of files that others have prepared, or may read.
+//! The program `pccl-master` and files that others have prepared, or may read.
 
 mod common;
 
@@ -60,7 +60,8 @@ fn start(arguments: &[&str]) -> Result<Started, String> {
     command.env_remove("PCCL_RUN_KEY").env_remove("PCCL_LOG_LEVEL").env_remove("RUST_LOG");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut started = Started(child);
-    let (mut out, mut err) = (BufReader::new(started.0.stdout.take().unwrap()), started.0.stderr.take().unwrap());
+    let (mut out, mut err) =
+        (BufReader::new(started.0.stdout.take().unwrap()), started.0.stderr.take().unwrap());
     let (sender, line) = mpsc::channel();
     thread::spawn(move || {
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Whoever is locked out hears nothing of the new run key, however many connections it has opened with the old one.
+//! A peer that is locked out hears nothing of the new run key, however many connections it has opened with the old one.
 
 mod common;
 
@@ -153,8 +153,8 @@ fn nobody_who_has_only_the_old_key_hears_of_the_new_one() {
     let (mut stream, proof, seal) = half_way(stream_to(run.master.local_addr()), &old());
     let done = lock_out(&run.admin(), &[format!("{:#}", evil.me)], &new(), PATIENCE).expect("obeyed");
     assert!(done.starts_with(&format!("removed {}", evil.me)), "{done}");
-    let rest = "the run has a new key, no other one is accepted; peers that were told: 1; connections of others with an \
-                old key that were closed: 2";
+    let rest = "the run has a new key, no other one is accepted; peers that were told: 1; connections of others with \
+                an old key that were closed: 2";
     assert!(done.ends_with(rest), "{done}");
     good.await_new_key();
     for gone in [&mut evil, &mut preopened, &mut waiting] {

@@ -372,7 +372,7 @@ impl Work {
         self.make_room();
     }
 
-    /// Drops one if there are too many. What it has sent by now is looked at before.
+    /// Drops one if there are too many, after a look at what it has sent by now.
     fn make_room(&mut self) {
         let (total, network) = (self.limits.half_open_max, self.limits.half_open_of_network_max);
         while let Some(key) = self.crowd.one_too_many(total.max(1), network.max(1)) {

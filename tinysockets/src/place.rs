@@ -233,7 +233,8 @@ mod tests {
 
     #[test]
     fn nobody_looks_behind_a_firewall_through_this_machine() {
-        let may = |asker: &str, address: &str| may_have_dialed(asker.parse().unwrap(), address.parse().unwrap());
+        let may =
+            |asker: &str, address: &str| may_have_dialed(asker.parse().unwrap(), address.parse().unwrap());
         for (asker, address) in [
             ("127.0.0.1", "127.0.0.1"),
             ("127.0.0.1", "::1"),

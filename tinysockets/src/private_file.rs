@@ -101,7 +101,11 @@ pub fn read_secret(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mode = file.metadata()?.mode();
     if mode & OF_OTHERS != 0 {
-        let text = format!("other users may read or write it (mode {:04o}): chmod 600 {}", mode & 0o7777, path.display());
+        let text = format!(
+            "other users may read or write it (mode {:04o}): chmod 600 {}",
+            mode & 0o7777,
+            path.display()
+        );
         return refuse(io::ErrorKind::PermissionDenied, text);
     }
     let mut text = String::new();
@@ -162,7 +166,9 @@ mod tests {
         let fifo = directory.file("fifo");
         assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         for open in [open_regular, open_own] {
-            assert!(open(&fifo, OpenOptions::new().read(true)).unwrap_err().to_string().contains("no regular"));
+            assert!(
+                open(&fifo, OpenOptions::new().read(true)).unwrap_err().to_string().contains("no regular")
+            );
             assert!(open(&fifo, OpenOptions::new().append(true)).is_err());
         }
     }

@@ -1,8 +1,9 @@
 //! How much strangers may ask for: whose connections are taken, and which of them goes first when there are too many.
 //!
 //! Strangers are counted by networks, /24 for IPv4 and /64 for IPv6: whoever has one address there often has them all.
-//! IPv6 is counted by blocks of networks as well, /48: whoever has one network there often has all 65,536. Each network may begin so many connections at once, and then so many each second; one that turns out to be of
-//! somebody who belongs to the run does not count. Networks and blocks that have begun many share a rate, so that a lot of them
+//! IPv6 is counted by blocks of networks as well, /48: whoever has one network there often has all 65,536. Each network
+//! may begin so many connections at once, and then so many each second; one that turns out to be of somebody who
+//! belongs to the run does not count. Networks and blocks that have begun many share a rate, so that a lot of them
 //! together cannot take all of the processor either. Pure: told the time, no input or output.
 
 use std::{
@@ -18,8 +19,7 @@ use crate::bucket::{Bucket, Rate};
 const PER_NETWORK: Rate = Rate { burst: 2048.0, per_second: 128.0 };
 /// The same for a block of networks.
 const PER_BLOCK: Rate = Rate { burst: 4096.0, per_second: 256.0 };
-/// What networks that have begun more than [`FEW`], or blocks that have begun more than [`FEW_OF_BLOCK`], may begin
-/// together.
+/// Rate of networks that have begun more than [`FEW`], or blocks that have begun more than [`FEW_OF_BLOCK`], share.
 const OF_BUSY_NETWORKS: Rate = Rate { burst: 4096.0, per_second: 1024.0 };
 /// Connections of a network that are nothing special.
 const FEW: f64 = 256.0;
@@ -73,7 +73,7 @@ pub struct Throttle {
     busy: Bucket<Instant>,
 }
 
-/// What each of many has left that are counted each for itself.
+/// Buckets of many networks that are counted each for itself.
 #[derive(Debug)]
 struct Buckets {
     rate: Rate,

@@ -83,12 +83,12 @@ impl Held {
         conn.held = now;
     }
 
-    /// What all hold together.
+    /// Bytes of all connections.
     pub(super) fn all(&self) -> usize {
         self.all
     }
 
-    /// What all hold from where this one comes.
+    /// Bytes of all connections from the address of this one.
     pub(super) fn of_origin(&self, conn: &Conn) -> usize {
         self.by_origin.get(&conn.remote.ip().to_canonical()).copied().unwrap_or(0)
     }

@@ -31,8 +31,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How a server runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Address to listen on, that of this machine alone unless it is set: whoever reaches it reads and changes everything.
-    /// Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
+    /// Address to listen on, that of this machine alone unless it is set: whoever reaches it reads and changes
+    /// everything. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
     pub listen: String,
     /// File that keeps all keys over a restart. Without it a server that is started again is empty, which members of a
     /// run notice and do not go on from.
@@ -164,8 +164,8 @@ impl StoreServer {
         match addresses.iter().find(|address| !is_loopback(address)) {
             None => log::info!("the store listens on {local_addr}, for this machine only"),
             Some(open) => log::warn!(
-                "the store listens on {open}: whoever reaches that reads and changes everything in it, its protocol has \
-                 no secrets; keep the port private (a firewall, or an address of a private network)"
+                "the store listens on {open}: whoever reaches that reads and changes everything in it, its protocol has no \
+                 secrets; keep the port private (a firewall, or an address of a private network)"
             ),
         }
         Ok(Self { local_addr, stopper, ending, thread: Some(thread) })

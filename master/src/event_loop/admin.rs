@@ -2,7 +2,8 @@
 //! one for the answer.
 //!
 //! `kick PEER REASON`, `accept-revision REVISION [GROUP]` and `rotate-key KEY[,STILL ACCEPTED] [DROPPED PEER]...`
-//! answer `ok ...` or `error ...`. Few connections at a time, each with little memory and a deadline, and none is ever waited for.
+//! answer `ok ...` or `error ...`. Few connections at a time, each with little memory and a deadline, and none is ever
+//! waited for.
 
 use super::EventLoop;
 use crate::state::Input;

@@ -394,7 +394,7 @@ impl EventLoop {
         }
     }
 
-    /// Drops a connection of a stranger if there are too many. What it has sent by now is looked at before.
+    /// Drops a connection of a stranger if there are too many, after a look at what it has sent by now.
     fn make_room(&mut self) {
         while let Some(key) = self.half_open.one_too_many(MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK) {
             let had_opened = self.half_open.has_opened(key);

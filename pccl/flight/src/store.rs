@@ -195,7 +195,8 @@ pub(super) fn write(directory: &Path, name: &str, text: &str) -> io::Result<Path
     let part = directory.join(format!("{name}{PART_SUFFIX}"));
     // Nobody else's file or link of that name is written to.
     let made = OpenOptions::new().write(true).create_new(true).open(&part);
-    let written = made.and_then(|mut file| file.write_all(text.as_bytes())).and_then(|()| fs::rename(&part, &path));
+    let written =
+        made.and_then(|mut file| file.write_all(text.as_bytes())).and_then(|()| fs::rename(&part, &path));
     if let Err(error) = written {
         let _ = fs::remove_file(&part);
         return Err(error);

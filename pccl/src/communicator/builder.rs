@@ -338,7 +338,9 @@ impl Builder {
         };
         let name = self.name.unwrap_or_else(default_name);
         for (what, name) in [("name", Some(&name)), ("site", self.site.as_ref())] {
-            let Some(name) = name.filter(|name| name.is_empty() || Name::new(name.as_str()).as_str() != **name) else {
+            let Some(name) =
+                name.filter(|name| name.is_empty() || Name::new(name.as_str()).as_str() != **name)
+            else {
                 continue;
             };
             return Err(invalid(format!(

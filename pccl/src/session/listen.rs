@@ -20,9 +20,9 @@ pub(crate) const P2P: usize = 0;
 /// Index of the shared-state listener.
 pub(crate) const STATE: usize = 1;
 
-/// Binds both listeners. `here`: the address of this machine by which it reaches a master that nobody else reaches. Then
-/// nobody else has to reach this peer either, unless the program says where it listens, or what others dial: the master
-/// may be at the other end of a tunnel.
+/// Binds both listeners. `here`: the address of this machine by which it reaches a master that nobody else reaches.
+/// Then nobody else has to reach this peer either, unless the program says where it listens, or what others dial: the
+/// master may be at the other end of a tunnel.
 pub(crate) fn bind(config: &Config, here: Option<IpAddr>) -> Result<Vec<(Role, Listener)>, Error> {
     let here = here.filter(|_| config.advertised_host.is_none());
     let address = config.bind.or(here);

@@ -30,7 +30,8 @@ impl StateFile {
     /// [`StateFileError`], also for a file that does not have as many bytes as its header says.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StateFileError> {
         let path = path.as_ref();
-        let mut file = open_regular(path, File::options().read(true)).map_err(StateFileError::io(path, "open"))?;
+        let mut file =
+            open_regular(path, File::options().read(true)).map_err(StateFileError::io(path, "open"))?;
         let (header, data_at) = read_header(path, &mut file)?;
         let digest = header.state_digest().map_err(|text| StateFileError::damaged(path, text))?;
         Ok(Self { path: path.to_owned(), file, header, digest, data_at })

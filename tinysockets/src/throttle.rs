@@ -19,7 +19,8 @@ use crate::bucket::{Bucket, Rate};
 const PER_NETWORK: Rate = Rate { burst: 2048.0, per_second: 128.0 };
 /// The same for a block of networks.
 const PER_BLOCK: Rate = Rate { burst: 4096.0, per_second: 256.0 };
-/// Rate of networks that have begun more than [`FEW`], or blocks that have begun more than [`FEW_OF_BLOCK`], share.
+/// Rate that networks share which have begun more than [`FEW`], and blocks which have begun more than
+/// [`FEW_OF_BLOCK`].
 const OF_BUSY_NETWORKS: Rate = Rate { burst: 4096.0, per_second: 1024.0 };
 /// Connections of a network that are nothing special.
 const FEW: f64 = 256.0;

@@ -164,8 +164,8 @@ impl StoreServer {
         match addresses.iter().find(|address| !is_loopback(address)) {
             None => log::info!("the store listens on {local_addr}, for this machine only"),
             Some(open) => log::warn!(
-                "the store listens on {open}: whoever reaches that reads and changes everything in it, its protocol has no \
-                 secrets; keep the port private (a firewall, or an address of a private network)"
+                "the store listens on {open}: whoever reaches that reads and changes everything in it, since its \
+                 protocol has no secrets; keep the port private (a firewall, or a private network)"
             ),
         }
         Ok(Self { local_addr, stopper, ending, thread: Some(thread) })

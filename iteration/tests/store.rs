@@ -182,6 +182,39 @@ fn one_that_takes_no_answers_holds_up_nobody() {
 }
 
 #[test]
+fn one_client_holds_no_more_than_its_share_over_however_many_connections() {
+    let (server, client) = serve(ServerConfig { max_client_bytes: 8 << 20, ..local() });
+    // Each begins a command of 2 MiB and does not end it.
+    let address = server.local_addr();
+    let begin = |_| {
+        let mut greedy = TcpStream::connect(address).unwrap();
+        greedy.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let front =
+            [&[0, 0xce, 0xf7, 0x85, 0x3c, 1][..], &2_u64.to_le_bytes(), b"/v", &(3_u64 << 20).to_le_bytes()];
+        let sent = greedy.write_all(&[&front.concat()[..], &vec![7; 2 << 20]].concat());
+        (greedy, sent)
+    };
+    let mut all: Vec<_> = (0..8).map(begin).collect();
+    // The server closes what is over the share: at least two of these hold more than all may.
+    let is_closed = |(greedy, sent): &mut (TcpStream, std::io::Result<()>)| {
+        greedy.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let waits = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        sent.is_err() || !greedy.read(&mut [0; 8]).is_err_and(waits)
+    };
+    let deadline = soon();
+    while all.iter_mut().map(is_closed).filter(|is_closed| *is_closed).count() < 4 {
+        assert!(std::time::Instant::now() < deadline, "it holds more than its share");
+    }
+    client.set("w", b"1", soon()).unwrap();
+    assert_eq!(client.get("w", soon()).unwrap().unwrap(), b"1");
+}
+
+#[test]
+fn a_store_listens_for_its_own_machine_unless_it_is_told_otherwise() {
+    assert!(ServerConfig::default().listen.starts_with("127.0.0.1:"));
+}
+
+#[test]
 fn a_file_keeps_what_clients_were_told() {
     let path = std::env::temp_dir().join(format!("pccl-store-{}", std::process::id()));
     let _ = fs::remove_file(&path);

@@ -1,4 +1,4 @@
-//! Whom a master dials for somebody who has not registered: nobody behind its own firewall.
+//! Addresses that a master dials for somebody who has not registered: nobody behind its own firewall.
 
 mod common;
 
@@ -7,7 +7,7 @@ use pccl_protocol::{C2m, Examine, Host, M2c, Padding, PeerId, RequestId};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use tinysockets::place::own_address;
 
-/// What the master says about two ports of a host, to somebody who comes from `from`, an address of this machine.
+/// The master's words about two ports of a host, to somebody who comes from `from`, an address of this machine.
 fn ask(from: &str, master: SocketAddr, host: &str, port: u16) -> Vec<String> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::new(from.parse().unwrap(), 0).into()).unwrap();

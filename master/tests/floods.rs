@@ -2,15 +2,15 @@
 
 mod common;
 
-use common::{Client, launch};
-use pccl_master::Master;
+use common::{Client, half_way, launch};
+use pccl_master::{Master, RunKey};
 use pccl_protocol::{
     C2m, KickCode, M2c, RequestId,
     limits::{MAX_LARGE_PACKETS_BYTES, MAX_PACKET_BYTES, MAX_WAITING_PACKET_BYTES},
 };
 use std::{
     io::{ErrorKind, Write},
-    net::TcpStream,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     thread,
 };
 
@@ -176,4 +176,35 @@ fn ten_thousand_slow_connections_hold_up_nobody() {
     witness.check_alive(u64::MAX);
     drop(Client::register(master.local_addr(), 0));
     drop(open);
+}
+
+/// A connection from an address of this machine.
+fn stream_from(from: Ipv4Addr, master: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(from.into(), 0).into()).unwrap();
+    socket.connect(&master.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn strangers_from_many_networks_drive_out_nobody_who_has_shown_the_key() {
+    let key = RunKey::from_bytes([3; 32]);
+    let master = launch(|config| config.run_key = Some(key.clone()));
+    let address = master.local_addr();
+    // Somebody far away: its first message was answered, and the answer is on its way.
+    let honest = stream_from(Ipv4Addr::LOCALHOST, address);
+    let (mut stream, proof, seal) = half_way(honest, &key);
+    // Each from a network of its own, and more than there is room for.
+    let crowd: Vec<TcpStream> =
+        (0..3 * 384u32).map(|i| stream_from(Ipv4Addr::from_bits(0x7f01_0001 + (i << 8)), address)).collect();
+    stream.write_all(&proof).unwrap();
+    let mut conn = tinysockets::conn::Conn::from(stream);
+    conn.protect(*seal);
+    let mut reply = [0; tinysockets::preamble::REPLY_BYTES];
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    conn.recv_all(&mut reply, Some(deadline)).expect("it was not dropped");
+    assert_eq!(tinysockets::preamble::Reply::decode(&reply), Ok(tinysockets::preamble::Reply::Accepted));
+    drop(crowd);
 }

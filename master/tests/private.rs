@@ -1,4 +1,4 @@
-//! What the program `pccl-master` makes of files that others have prepared, or may read.
+//! The program `pccl-master` and files that others have prepared, or may read.
 
 mod common;
 

@@ -1,8 +1,8 @@
-//! Whoever is locked out hears nothing of the new run key, however many connections it has opened with the old one.
+//! A peer that is locked out hears nothing of the new run key, however many connections it has opened with the old one.
 
 mod common;
 
-use common::{PATIENCE, launch, registration};
+use common::{PATIENCE, half_way, launch, registration, stream_to};
 use pccl_master::{Master, RunKey, lock_out, query_status, rotate_key};
 use pccl_protocol::{
     C2m, EdgeReport, KickCode, KickReason, M2c, PeerId, Purpose, RequestId, VoteTopology,
@@ -10,7 +10,7 @@ use pccl_protocol::{
 };
 use std::{
     fs,
-    io::{Read, Write},
+    io::Write,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -18,9 +18,7 @@ use std::{
 use tinysockets::{
     address::HostPort,
     dial::dial_with_preamble,
-    handshake::{ANSWER_BYTES, Heard, Knock},
     preamble::{Preamble, REPLY_BYTES, Refusal, Reply, Role},
-    seal::Seal,
     stream::PacketStream,
 };
 
@@ -146,38 +144,17 @@ fn members(run: &Run) -> [Client; 2] {
     [first, second]
 }
 
-/// A connection whose first message was answered, and what has to be said for it to go on.
-fn half_way(run: &Run) -> (std::net::TcpStream, [u8; tinysockets::seal::PROOF_BYTES], Box<Seal>) {
-    let mut stream = common::stream_to(run.master.local_addr());
-    let (mut knock, hello) = Knock::new(&Preamble::new(Role::Control), Some(old().secret())).unwrap();
-    stream.write_all(&hello).unwrap();
-    let mut answer = [0; ANSWER_BYTES];
-    stream.read_exact(&mut answer).unwrap();
-    let mut rest = &answer[..];
-    loop {
-        let place = knock.missing();
-        let count = place.len();
-        place.copy_from_slice(&rest[..count]);
-        rest = &rest[count..];
-        match knock.received(count).expect("a good answer") {
-            Heard::Proven(proof, seal) => return (stream, proof, seal),
-            Heard::Nothing => {}
-            Heard::Reply(reply) => panic!("{reply:?}"),
-        }
-    }
-}
-
 #[test]
 fn nobody_who_has_only_the_old_key_hears_of_the_new_one() {
     let run = Run::begin("locked-out");
     let [mut good, mut evil] = members(&run);
     let mut preopened = Client::open(&run);
     let mut waiting = Client::register(&run);
-    let (mut stream, proof, seal) = half_way(&run);
+    let (mut stream, proof, seal) = half_way(stream_to(run.master.local_addr()), &old());
     let done = lock_out(&run.admin(), &[format!("{:#}", evil.me)], &new(), PATIENCE).expect("obeyed");
     assert!(done.starts_with(&format!("removed {}", evil.me)), "{done}");
-    let rest = "the run has a new key, no other one is accepted; peers that were told: 1; connections of others with an \
-                old key that were closed: 2";
+    let rest = "the run has a new key, no other one is accepted; peers that were told: 1; connections of others with \
+                an old key that were closed: 2";
     assert!(done.ends_with(rest), "{done}");
     good.await_new_key();
     for gone in [&mut evil, &mut preopened, &mut waiting] {

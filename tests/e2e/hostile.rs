@@ -16,6 +16,14 @@ use tinysockets::{
 
 /// Ports on which a process listens.
 fn ports(peer: &Peer) -> Vec<u16> {
+    let mut found: Vec<u16> = listeners(peer).into_iter().map(|(_, port)| port).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Addresses, as the kernel writes them, and ports on which a process listens.
+fn listeners(peer: &Peer) -> Vec<(String, u16)> {
     let own: Vec<String> = std::fs::read_dir(format!("/proc/{}/fd", peer.pid()))
         .expect("descriptors")
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
@@ -27,14 +35,22 @@ fn ports(peer: &Peer) -> Vec<u16> {
             let fields: Vec<_> = line.split_whitespace().collect();
             let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else { continue };
             if state == "0A" && own.contains(&format!("socket:[{inode}]")) {
-                let port = local.rsplit(':').next().and_then(|hex| u16::from_str_radix(hex, 16).ok());
-                found.extend(port);
+                let (address, port) = local.rsplit_once(':').expect("address and port");
+                found.push((address.to_owned(), u16::from_str_radix(port, 16).expect("a port")));
             }
         }
     }
-    found.sort_unstable();
-    found.dedup();
     found
+}
+
+#[test]
+fn peers_of_a_master_that_only_this_machine_reaches_listen_for_it_alone() {
+    let mut fleet = Fleet::new(2);
+    for peer in fleet.iter() {
+        let found = listeners(peer);
+        assert!(found.len() == 2 && found.iter().all(|(address, _)| address == "0100007F"), "{found:?}");
+    }
+    fleet.reduce(Spec::sum(1000, 1));
 }
 
 /// What an attacker knows of a peer.

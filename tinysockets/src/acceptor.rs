@@ -286,17 +286,23 @@ impl Work {
     fn read_half_open(&mut self, ready: &[bool]) {
         let keys = self.half_open.keys().copied().zip(ready).filter(|(_, ready)| **ready);
         let keys: Vec<u64> = keys.map(|(key, _)| key).collect();
-        for key in keys {
-            let progress = self.half_open.get_mut(&key).map_or(Progress::Waiting, HalfOpen::read);
-            if matches!(progress, Progress::Waiting) {
-                continue;
-            }
-            let Some(half) = self.forget(key) else { continue };
-            match progress {
-                Progress::Waiting => {}
-                Progress::Known(preamble) => self.finish(half, preamble),
-                Progress::Unwanted(answer, why) => self.reject(&half, answer, &why),
-            }
+        keys.into_iter().for_each(|key| self.read_one(key));
+    }
+
+    fn read_one(&mut self, key: u64) {
+        let Some(half) = self.half_open.get_mut(&key) else { return };
+        let progress = half.read();
+        if half.door.is_open() {
+            self.crowd.open(key);
+        }
+        if matches!(progress, Progress::Waiting) {
+            return;
+        }
+        let Some(half) = self.forget(key) else { return };
+        match progress {
+            Progress::Waiting => {}
+            Progress::Known(preamble) => self.finish(half, preamble),
+            Progress::Unwanted(answer, why) => self.reject(&half, answer, &why),
         }
     }
 
@@ -358,13 +364,26 @@ impl Work {
             Progress::Unwanted(answer, why) => return self.reject(&half, answer, &why),
         }
         self.next_key += 1;
-        self.half_open.insert(self.next_key, half);
         self.crowd.add(self.next_key, Network::of(remote_addr.ip()));
+        if half.door.is_open() {
+            self.crowd.open(self.next_key);
+        }
+        self.half_open.insert(self.next_key, half);
+        self.make_room();
+    }
+
+    /// Drops one if there are too many, after a look at what it has sent by now.
+    fn make_room(&mut self) {
         let (total, network) = (self.limits.half_open_max, self.limits.half_open_of_network_max);
-        if let Some(key) = self.crowd.one_too_many(total.max(1), network.max(1))
-            && let Some(dropped) = self.forget(key)
-        {
-            self.say(dropped.remote_addr, "too many that have not said whose they are");
+        while let Some(key) = self.crowd.one_too_many(total.max(1), network.max(1)) {
+            let had_opened = self.crowd.has_opened(key);
+            self.read_one(key);
+            if self.crowd.contains(key)
+                && self.crowd.has_opened(key) == had_opened
+                && let Some(dropped) = self.forget(key)
+            {
+                self.say(dropped.remote_addr, "too many that have not said whose they are");
+            }
         }
     }
 

@@ -50,6 +50,8 @@ pub struct Conn {
     stream: TcpStream,
     /// Missing if bytes travel as they are.
     sealed: Option<Box<Sealed>>,
+    /// To somebody whom only this machine reaches, as it says.
+    is_here_only: bool,
 }
 
 /// Both directions of a connection with records. Nobody waits under one of the locks but for one who receives without
@@ -138,7 +140,7 @@ impl From<TcpStream> for Conn {
             // It works without, as long as nobody on the way forgets it.
             log::debug!("a connection is not kept alive: {error}");
         }
-        Self { stream, sealed: None }
+        Self { stream, sealed: None, is_here_only: false }
     }
 }
 
@@ -148,6 +150,17 @@ impl Conn {
         let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None)
             .or_else(|_| socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None))?;
         Ok(TcpStream::from(socket).into())
+    }
+
+    /// Notes what the other end has said of itself.
+    pub(crate) fn note_here_only(&mut self, is_here_only: bool) {
+        self.is_here_only = is_here_only;
+    }
+
+    /// Whether the other end has said that only this machine reaches it.
+    #[must_use]
+    pub fn is_here_only(&self) -> bool {
+        self.is_here_only
     }
 
     /// From here on the bytes of both directions travel in records.

@@ -165,7 +165,7 @@ impl Knock {
                 self.inlet.expect(MESSAGE_BYTES);
                 Ok(Heard::Nothing)
             }
-            (Reply::Accepted, true) => Err(KnockError::Unproven),
+            (Reply::Accepted | Reply::AcceptedHere, true) => Err(KnockError::Unproven),
             (Reply::GoOn, false) => Err(ReplyError::NotAReply.into()),
             (reply, _) => Ok(Heard::Reply(reply)),
         }
@@ -237,6 +237,12 @@ impl Door {
     #[must_use]
     pub fn opened_by(&self) -> Option<&RunKey> {
         self.opened_by.as_ref()
+    }
+
+    /// Whether the first message was good, and the proof that it is no recorded one is to come.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Proof(..))
     }
 
     /// Where the next bytes are to be put: never more than are its own. Empty once it has come to an end.

@@ -24,8 +24,8 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `relay`, `acceptor`, `reach`, `dial`, `queued`,
 //! `reactor`, `link`, `listener`, `listeners`, `probe`, `stream`, `conn`, `handshake`, `seal`, `ticket`, `key`,
-//! `cipher`, `mode`, `ledger`, `preamble`, `place`, `address`, `primitive`, `private_file`, `sys`, `threads`, `throttle`, `bucket`,
-//! `wire`, `write_queue`.
+//! `cipher`, `mode`, `ledger`, `preamble`, `place`, `address`, `primitive`, `private_file`, `sys`, `threads`,
+//! `throttle`, `bucket`, `wire`, `write_queue`.
 
 #![deny(unsafe_code)]
 

@@ -41,6 +41,8 @@ pub const SECURITY_OFF: u8 = 3;
 const MAGIC: [u8; 8] = *b"\xffPCCL\r\n\0";
 /// The code of [`Reply::GoOn`].
 const GO_ON: u16 = 256;
+/// The code of [`Reply::AcceptedHere`].
+const ACCEPTED_HERE: u16 = 257;
 const REPLY_MAGIC: [u8; 4] = *b"\xffPCR";
 
 /// What a connection is for.
@@ -324,6 +326,8 @@ impl Refusal {
 pub enum Reply {
     /// The connection is taken; what its role prescribes comes next.
     Accepted,
+    /// The same, by a master without a key that only its own machine reaches: so nobody else has to reach its peers.
+    AcceptedHere,
     /// The first message of the handshake is good; the second one follows.
     GoOn,
     /// It is not; the connection is closed.
@@ -347,6 +351,7 @@ impl Reply {
     pub fn encode(self) -> [u8; REPLY_BYTES] {
         let code = match self {
             Self::Accepted => 0,
+            Self::AcceptedHere => ACCEPTED_HERE,
             Self::GoOn => GO_ON,
             Self::Refused(refusal) => refusal as u16,
         };
@@ -366,6 +371,7 @@ impl Reply {
         match u16::from_be_bytes([bytes[6], bytes[7]]) {
             0 => Ok(Self::Accepted),
             GO_ON => Ok(Self::GoOn),
+            ACCEPTED_HERE => Ok(Self::AcceptedHere),
             code => Refusal::ALL
                 .get(usize::from(code) - 1)
                 .map(|refusal| Self::Refused(*refusal))
@@ -510,7 +516,7 @@ mod tests {
 
     #[test]
     fn every_reply_survives_its_encoding_and_unknown_codes_are_named() {
-        for reply in [Reply::Accepted, Reply::GoOn] {
+        for reply in [Reply::Accepted, Reply::AcceptedHere, Reply::GoOn] {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
         for refusal in Refusal::ALL {

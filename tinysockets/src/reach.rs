@@ -33,7 +33,7 @@ pub struct Target {
     pub preamble: Preamble,
     /// What both have to prove that they have, in a run with a key. Whoever does not have it is not reached.
     pub key: Option<SecretKey>,
-    /// Who says that it is there, if that is somebody else: of the addresses only those are tried that it
+    /// The address of somebody on whose word it is tried: of the addresses only those are that it
     /// [may have dialed](may_have_dialed).
     pub asker: Option<IpAddr>,
 }

@@ -357,7 +357,8 @@ mod tests {
         for text in ["plain é 漢", "👩\u{200d}🚀", "שלום"] {
             assert_eq!(decode(text).as_deref(), Ok(text));
         }
-        for hidden in "\0\n\r\t\u{1b}\u{7f}\u{85}\u{9b}\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}".chars() {
+        let directions = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}".chars();
+        for hidden in "\0\n\r\t\u{1b}\u{7f}\u{85}\u{9b}\u{2028}\u{2029}".chars().chain(directions) {
             let refused = WireError::BadValue { what: "text", value: hidden as u64 };
             assert_eq!(decode(&format!("x){hidden}forged")), Err(refused), "{hidden:?}");
         }

@@ -1,6 +1,11 @@
 //! The loop that moves bytes between connections and the engine, on one thread.
 
-use super::{ServerConfig, conn::Conn, engine::Engine, journal::Journal};
+use super::{
+    ServerConfig,
+    conn::{Conn, Held},
+    engine::Engine,
+    journal::Journal,
+};
 use crate::{
     data::Data,
     wire::{Code, STOP_WAITING},
@@ -39,7 +44,7 @@ pub(super) struct EventLoop {
     /// Those that have not introduced themselves, oldest first.
     strangers: BTreeMap<u64, Instant>,
     /// Bytes that connections hold.
-    held: usize,
+    held: Held,
     buffer: Vec<u8>,
     answer: Vec<u8>,
 }
@@ -61,7 +66,7 @@ impl EventLoop {
             config,
             conns: HashMap::new(),
             strangers: BTreeMap::new(),
-            held: 0,
+            held: Held::default(),
             buffer: vec![0; BUFFER_BYTES],
             answer: Vec::new(),
         };
@@ -106,25 +111,25 @@ impl EventLoop {
     fn read(&mut self, key: u64) {
         let Some(mut conn) = self.conns.remove(&key) else { return };
         let result = self.read_and_carry_out(key, &mut conn);
-        let now_held = conn.holds();
-        self.held = self.held - conn.held + now_held;
-        conn.held = now_held;
-        let crowded = self.held > self.config.max_buffer_bytes;
+        self.held.note(&mut conn);
+        let crowded = self.held.all() > self.config.max_buffer_bytes;
+        let is_greedy = self.held.of_origin(&conn) > self.config.max_client_bytes;
         let reason = match result {
-            Ok(()) if !crowded => {
+            Ok(()) if !crowded && !is_greedy => {
                 if !conn.out.is_empty() {
                     self.reactor.mark_dirty(key);
                 }
                 self.conns.insert(key, conn);
                 return;
             }
+            Ok(()) if is_greedy => Some("the connections of its address hold too much".to_owned()),
             Ok(()) => Some("the connections hold too much".to_owned()),
             Err(reason) => reason,
         };
         if let Some(reason) = reason {
             log::info!("{}: disconnected, {reason}", conn.remote);
         }
-        self.held -= conn.held;
+        self.held.release(&mut conn);
         self.strangers.remove(&key);
         self.engine.forget(key);
         self.reactor.remove(key, &mut conn.stream);
@@ -236,9 +241,7 @@ impl EventLoop {
             let was_clogged = conn.is_clogged();
             // A connection that cannot be written to is found out when it is read.
             let failed = conn.out.write_to(|parts| conn.stream.try_send_many(parts)).is_err();
-            let now_held = conn.holds();
-            self.held = self.held - conn.held + now_held;
-            conn.held = now_held;
+            self.held.note(conn);
             if failed || (was_clogged && !conn.is_clogged()) || (!conn.is_clogged() && !conn.input.is_empty())
             {
                 self.reactor.mark_readable(key);
@@ -256,7 +259,7 @@ impl EventLoop {
             self.strangers.remove(&key);
             if let Some(mut conn) = self.conns.remove(&key) {
                 log::info!("{}: dropped, it did not introduce itself", conn.remote);
-                self.held -= conn.held;
+                self.held.release(&mut conn);
                 self.reactor.remove(key, &mut conn.stream);
             }
         }

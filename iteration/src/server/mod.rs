@@ -31,7 +31,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How a server runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
+    /// Address to listen on, that of this machine alone unless it is set: whoever reaches it reads and changes
+    /// everything. Port 0 takes a free one; `[::]:PORT` means all addresses of both families.
     pub listen: String,
     /// File that keeps all keys over a restart. Without it a server that is started again is empty, which members of a
     /// run notice and do not go on from.
@@ -40,6 +41,8 @@ pub struct ServerConfig {
     pub max_bytes: usize,
     /// Bytes that connections may hold: commands that are incomplete, and answers that are not taken.
     pub max_buffer_bytes: usize,
+    /// The same of all connections from one address; one with which they hold more is disconnected.
+    pub max_client_bytes: usize,
     /// Most connections.
     pub max_connections: usize,
     /// Time in which a new connection must introduce itself.
@@ -51,10 +54,11 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            listen: "0.0.0.0:29500".into(),
+            listen: "127.0.0.1:29500".into(),
             file: None,
             max_bytes: Limits::default().max_bytes,
             max_buffer_bytes: 1 << 30,
+            max_client_bytes: 256 << 20,
             max_connections: 65_536,
             handshake_timeout: Duration::from_secs(10),
             beside_master: false,
@@ -156,7 +160,14 @@ impl StoreServer {
                 for_thread.ended.notify_all();
             })
             .map_err(loop_error)?;
-        log::info!("the store listens on {local_addr}");
+        let is_loopback = |address: &SocketAddr| address.ip().to_canonical().is_loopback();
+        match addresses.iter().find(|address| !is_loopback(address)) {
+            None => log::info!("the store listens on {local_addr}, for this machine only"),
+            Some(open) => log::warn!(
+                "the store listens on {open}: whoever reaches that reads and changes everything in it, since its \
+                 protocol has no secrets; keep the port private (a firewall, or a private network)"
+            ),
+        }
         Ok(Self { local_addr, stopper, ending, thread: Some(thread) })
     }
 

@@ -165,6 +165,8 @@ pub(crate) struct EventLoop {
     /// In a run with a key.
     tickets: Option<TicketOffice>,
     relay: Option<RelayNews>,
+    /// Nobody on another machine reaches this master, so nobody there has to reach its peers.
+    is_here_only: bool,
     preamble_timeout: Duration,
     queue_limit_bytes: usize,
     started: Instant,
@@ -213,6 +215,10 @@ pub(crate) struct EventLoop {
 impl EventLoop {
     /// Prepares a loop; [`run`](Self::run) runs it.
     pub(crate) fn new(setup: Setup) -> io::Result<(Self, Stopper)> {
+        let is_loopback = |listener: &std::net::TcpListener| {
+            listener.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback())
+        };
+        let is_here_only = setup.keys.is_none() && setup.listeners.iter().all(is_loopback);
         let mut reactor = Reactor::new(setup.listeners)?;
         let (waker, stopper) = (reactor.waker(), reactor.stopper());
         let admin = setup.admin.map(|socket| Admin::register(socket, &mut reactor)).transpose()?;
@@ -231,6 +237,7 @@ impl EventLoop {
             lock: setup.keys.clone().map(Lock::of_master),
             tickets: None,
             relay: setup.relay,
+            is_here_only,
             preamble_timeout: setup.preamble_timeout,
             queue_limit_bytes: setup.queue_limit_bytes,
             started: now,
@@ -441,7 +448,16 @@ impl EventLoop {
             let conn = Conn::new(stream, remote, self.lock.clone(), now + self.preamble_timeout);
             self.conns.insert(key, conn);
             self.half_open.add(key, Network::of(remote.ip()));
-            if let Some(key) = self.half_open.one_too_many(self.room.half_open, MAX_HALF_OPEN_OF_NETWORK) {
+            self.make_room();
+        }
+    }
+
+    /// Drops a connection of a stranger if there are too many, after a look at what it has sent by now.
+    fn make_room(&mut self) {
+        while let Some(key) = self.half_open.one_too_many(self.room.half_open, MAX_HALF_OPEN_OF_NETWORK) {
+            let had_opened = self.half_open.has_opened(key);
+            self.read_and_remember(key);
+            if self.half_open.contains(key) && self.half_open.has_opened(key) == had_opened {
                 self.log_stranger(key, "dropped, too many connections have not said whose they are");
                 self.remove(key);
             }

@@ -68,7 +68,7 @@ impl EventLoop {
         }
     }
 
-    fn read_and_remember(&mut self, key: u64) {
+    pub(super) fn read_and_remember(&mut self, key: u64) {
         if !self.read_from(key) {
             self.reactor.mark_readable(key);
         }
@@ -150,6 +150,7 @@ impl EventLoop {
         match judgement {
             Judgement::Incomplete => {}
             Judgement::Answer(bytes) => {
+                self.half_open.open(key);
                 if let Some(conn) = self.conns.get_mut(&key) {
                     conn.queue_raw(&bytes);
                     self.reactor.mark_dirty(key);
@@ -210,7 +211,8 @@ impl EventLoop {
             }
         };
         let remote = conn.remote.ip();
-        conn.queue_raw(&Reply::Accepted.encode());
+        let reply = if self.is_here_only { Reply::AcceptedHere } else { Reply::Accepted };
+        conn.queue_raw(&reply.encode());
         conn.begin();
         self.half_open.remove(key);
         self.reactor.mark_dirty(key);

@@ -12,7 +12,7 @@ use tinysockets::{
     preamble::Refusal,
 };
 
-/// What a client is told that goes.
+/// The reason that a client with an old key is told.
 const OLD_KEY: &str = "the run has another key, and the one with which this connection was opened is not accepted any \
                        more";
 
@@ -56,7 +56,7 @@ impl EventLoop {
         Ok(done)
     }
 
-    /// Drops these peers, all or none. What was done, in words.
+    /// Drops these peers, all or none. Returns it in words.
     fn drop_before_rotation(&mut self, dropped: &[&str]) -> Result<String, String> {
         let found: Result<Vec<(PeerId, String)>, String> =
             dropped.iter().map(|peer| self.state.find_peer(peer)).collect();

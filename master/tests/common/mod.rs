@@ -1,7 +1,7 @@
 //! A client made of a plain TCP stream and the codecs, so that tests see every byte.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use pccl_master::{Master, MasterConfig};
+use pccl_master::{Master, MasterConfig, RunKey};
 use pccl_protocol::{
     Beat, C2m, EdgeReport, GroupId, GroupPlan, KickReason, M2c, Name, PeerId, Purpose, Register, Registered,
     RequestId, VoteTopology, WorldSizes, limits::MAX_PACKET_BYTES,
@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 use tinysockets::{
+    handshake::{ANSWER_BYTES, Heard, Knock},
     preamble::{Preamble, REPLY_BYTES, Reply, Role},
+    seal::{PROOF_BYTES, Seal},
     wire::FrameParser,
 };
 
@@ -118,7 +120,7 @@ impl Client {
     pub(crate) fn after_preamble(mut stream: TcpStream) -> Self {
         let mut reply = [0; REPLY_BYTES];
         stream.read_exact(&mut reply).expect("an answer to the preamble");
-        assert_eq!(Reply::decode(&reply), Ok(Reply::Accepted));
+        assert!(matches!(Reply::decode(&reply), Ok(Reply::Accepted | Reply::AcceptedHere)));
         Self { stream, parser: FrameParser::new(MAX_PACKET_BYTES), me: PeerId(0) }
     }
 
@@ -221,4 +223,24 @@ pub(crate) fn private_file(path: &Path, text: &str) {
     let mut options = fs::OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).expect("a new file");
+}
+
+/// A connection whose first message was answered, and what has to be said for it to go on.
+pub(crate) fn half_way(mut stream: TcpStream, key: &RunKey) -> (TcpStream, [u8; PROOF_BYTES], Box<Seal>) {
+    let (mut knock, hello) = Knock::new(&Preamble::new(Role::Control), Some(key.secret())).unwrap();
+    stream.write_all(&hello).unwrap();
+    let mut answer = [0; ANSWER_BYTES];
+    stream.read_exact(&mut answer).unwrap();
+    let mut rest = &answer[..];
+    loop {
+        let place = knock.missing();
+        let count = place.len();
+        place.copy_from_slice(&rest[..count]);
+        rest = &rest[count..];
+        match knock.received(count).expect("a good answer") {
+            Heard::Proven(proof, seal) => return (stream, proof, seal),
+            Heard::Nothing => {}
+            Heard::Reply(reply) => panic!("{reply:?}"),
+        }
+    }
 }

@@ -206,7 +206,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Adds a connection. If there are too many, the oldest one goes of the network that most of them come from.
+    /// Adds a connection. If there are too many, one goes of the network that most of them come from.
     pub(crate) fn add(&mut self, preamble: Preamble, conn: Conn) {
         // Without an address it is broken, which whoever reads it finds.
         let network = |conn: &Conn| {

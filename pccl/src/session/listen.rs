@@ -20,11 +20,15 @@ pub(crate) const P2P: usize = 0;
 /// Index of the shared-state listener.
 pub(crate) const STATE: usize = 1;
 
-/// Binds both listeners.
-pub(crate) fn bind(config: &Config) -> Result<Vec<(Role, Listener)>, Error> {
+/// Binds both listeners. `here`: the address of this machine by which it reaches a master that nobody else reaches.
+/// Then nobody else has to reach this peer either, unless the program says where it listens, or what others dial: the
+/// master may be at the other end of a tunnel.
+pub(crate) fn bind(config: &Config, here: Option<IpAddr>) -> Result<Vec<(Role, Listener)>, Error> {
+    let here = here.filter(|_| config.advertised_host.is_none());
+    let address = config.bind.or(here);
     let tries = if config.strict_ports { 1 } else { limits::PORT_TRIES };
     let bind = |role, first| {
-        let listener = Listener::bind(config.bind, first, tries).map_err(|error| {
+        let listener = Listener::bind(address, first, tries).map_err(|error| {
             let more = if config.strict_ports { "" } else { " or the ones behind it" };
             Error::System(Reason::system(format_args!("cannot listen on port {first}{more}"), error))
         })?;

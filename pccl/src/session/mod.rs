@@ -266,7 +266,7 @@ impl Session {
         log::info!("connected to the master at {} ({security})", config.master);
         flight.record_with(|| Event::new(What::SessionBegan).text(config.master.to_string()));
         let (events, event_source) = crossbeam_channel::unbounded();
-        let listeners = listen::bind(&config)?;
+        let listeners = listen::bind(&config, near.filter(|_| conn.is_here_only()))?;
         let shared = Shared::new(config, flight, events);
         let ports = [listen::P2P, listen::STATE].map(|index| listeners[index].1.local_port());
         let addresses = listen::announced(&shared.config, &listeners, near);

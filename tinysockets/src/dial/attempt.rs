@@ -129,6 +129,7 @@ impl Attempt {
                     Heard::Nothing => Line::Open(conn, knock),
                     Heard::Reply(reply) => {
                         judge(reply, knock.version(), self.is_check, target)?;
+                        conn.note_here_only(reply == Reply::AcceptedHere);
                         return Ok(Step::Accepted(conn));
                     }
                     Heard::Proven(proof, seal) => {
@@ -172,7 +173,7 @@ fn some(received: io::Result<usize>) -> io::Result<Option<usize>> {
 fn judge(reply: Reply, version: u16, is_check: bool, target: &HostPort) -> Result<(), DialError> {
     let target = target.clone();
     match reply {
-        Reply::Accepted => Ok(()),
+        Reply::Accepted | Reply::AcceptedHere => Ok(()),
         Reply::Refused(Refusal::NotExpected | Refusal::Full) if is_check => Ok(()),
         Reply::Refused(Refusal::UnsupportedVersion) => Err(DialError::Version { target, theirs: version }),
         Reply::Refused(reason) => Err(DialError::Refused { target, reason }),

@@ -512,7 +512,7 @@ fn a_kill_in_the_middle_leaves_a_whole_file() {
 #[test]
 fn a_file_is_private_and_nothing_that_others_have_prepared_is_opened() {
     let (dir, mut values) = (Dir::new(), [1.0f32; 4]);
-    // What has the name of a leftover, and would be waited for.
+    // It has the name of a leftover, and would be waited for.
     let fifo = dir.0.join("state.safetensors.part-1-1");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
     let mut state = SharedState::new(1);

@@ -4,6 +4,7 @@
 use crate::{
     arena::{Arena, Times, full},
     fleet::{Fleet, config},
+    peer::WATCHDOG,
     quiet,
 };
 use pccl::MasterConfig;
@@ -81,6 +82,37 @@ fn a_master_that_stood_still_drops_nobody() {
                 "{point}: {answer:?}"
             );
         }
+    }
+}
+
+/// A firewall between them has forgotten their connections at rest, and answers with resets. The edges are built anew
+/// before anybody calls: no attempt is lost, and nobody complains.
+#[test]
+fn edges_that_are_reset_at_rest_cost_nothing() {
+    let _shared = quiet::shared();
+    let mut arena = Arena::on_loopback(Times::new(), 3);
+    arena.fleet.reduce(Spec::sum(1000, 1));
+    // The rest is the case itself.
+    std::thread::sleep(Duration::from_millis(2500));
+    for (a, b) in [(0, 1), (1, 2), (2, 0)] {
+        arena.network.reset(a, b);
+    }
+    const LOST: &str = "had been idle for 2 s before; does a firewall";
+    let is_repaired = |log: &str| {
+        let lost = log.rfind(LOST);
+        lost.is_some() && lost < log.rfind("plan of epoch")
+    };
+    let deadline = Instant::now() + WATCHDOG;
+    while !arena.fleet.iter().all(|peer| is_repaired(&peer.log())) {
+        assert!(Instant::now() < deadline, "the edges are not built anew: {}", arena.fleet[0].log());
+        std::thread::yield_now();
+    }
+    for answer in arena.fleet.reduce(Spec::sum(300_000, 2)) {
+        assert_eq!((answer.field("errors"), answer.number("participants")), ("", 3), "{answer:?}");
+    }
+    for log in arena.fleet.iter().map(|peer| peer.log()) {
+        let complaint = log.lines().find(|line| line.contains("WARN") && line.contains("edge "));
+        assert_eq!(complaint, None);
     }
 }
 

@@ -403,7 +403,8 @@ impl Conn {
         })
     }
 
-    /// For how long nothing has been said on it, in either direction, if that is long enough to be forgotten on the way.
+    /// For how long nothing has been said on it in either direction, if it may have been forgotten on the way in that
+    /// time.
     pub(crate) fn rest(&self) -> Option<Duration> {
         let idle = self.info().ok().map(|info| Duration::from_millis(info.idle_ms.into()));
         idle.filter(|idle| *idle >= ASKED_AFTER)

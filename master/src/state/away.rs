@@ -37,7 +37,8 @@ impl Roll {
     /// A member reports edges that broke: those at the other ends may be dead.
     pub(super) fn note_broken_edges(&mut self, group: Option<&Group>, by: PeerId, report: &EdgeReport) {
         let Some(group) = group else { return };
-        for fault in &report.broken {
+        // A firewall that forgets edges forgets the connection to the master as well.
+        for fault in report.broken.iter().filter(|fault| !fault.forgotten) {
             let is_planned = group.net.edges.named((fault.from, fault.to), fault.generation).is_some();
             let other = if fault.from == by { fault.to } else { fault.from };
             if let Some(peer) = self.peers.get_mut(&other).filter(|_| is_planned) {

@@ -41,7 +41,7 @@ use tinysockets::{
 /// Scratch memory of an RX thread: small enough to stay in the L2 cache with the memory that it is folded into.
 const SCRATCH_BYTES: usize = 128 << 10;
 
-/// Who is there answers in this time.
+/// A peer that is there answers within this time.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the conductor reacts to.

@@ -21,8 +21,8 @@ fn check(me: Identity, group: GroupId, epoch: GroupEpoch) -> Preamble {
 /// An end of an edge at this peer, and the place of the peer at the other end.
 pub(super) type Silent = ((bool, Name), Place);
 
-/// Finds out whose other ends are there, of edges on which nothing passes, on a thread of its own that tells the
-/// conductor. Whether it could be started.
+/// Tries the other ends of edges on which nothing passes, on a thread of its own that tells the conductor which are
+/// there. Whether it could be started.
 pub(super) fn listen(
     events: &Sender<Event>,
     (me, group): (Identity, GroupId),

@@ -36,8 +36,8 @@ struct Seen {
     since: Instant,
     /// The last look.
     at: Instant,
-    /// When more was last sent.
-    sent_at: Instant,
+    /// When it last sent, or had something to deliver.
+    busy_at: Instant,
     /// When the link was last idle, and for how long.
     rested: Option<(Instant, Duration)>,
 }
@@ -71,16 +71,15 @@ impl StallWatch {
         // Bytes under way that are acknowledged, be it out of order or a second time, are on a path that works.
         let acked = backlog.last_ack_ms.and_then(|age| now.checked_sub(Duration::from_millis(age)));
         let since = still.map_or(now, |seen| acked.map_or(seen.since, |acked| seen.since.max(acked)));
-        let (mut sent_at, mut rested) = (now, None);
+        let (mut busy_at, mut rested) = (now, None);
         if let Some(seen) = &self.seen {
-            (sent_at, rested) = (seen.sent_at, seen.rested);
-            let rest = now.duration_since(seen.sent_at);
-            if seen.counters.0 != sent_bytes {
-                sent_at = now;
-                rested = if rest >= IDLE_AFTER { Some((now, rest)) } else { rested };
-            }
+            let rest = now.duration_since(seen.busy_at);
+            let sends = seen.counters.0 != sent_bytes;
+            let was_idle = sends && rest >= IDLE_AFTER.max(2 * interval);
+            rested = if was_idle { Some((now, rest)) } else { seen.rested };
+            busy_at = if sends || waiting { now } else { seen.busy_at };
         }
-        self.seen = Some(Seen { counters, waiting, since, at: now, sent_at, rested });
+        self.seen = Some(Seen { counters, waiting, since, at: now, busy_at, rested });
         let rested = rested.filter(|(until, _)| since.saturating_duration_since(*until) <= SOON);
         let rest = rested.map_or(Duration::ZERO, |(_, rest)| rest);
         Some(Standstill { lasts: now.duration_since(since), rest }).filter(|it| it.lasts >= REPORT_AFTER)

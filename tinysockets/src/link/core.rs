@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// For the fault of a link that [is deaf](Self::is_deaf).
+    /// The fault of a link that [is deaf](Self::is_deaf).
     pub(super) fn forgotten(&self) -> Fault {
         let rest = self.conns.iter().filter_map(Conn::rest).min().unwrap_or_default();
         Fault::new(FaultKind::Forgotten, format!("nothing passes any more; {}", after_rest(rest)))

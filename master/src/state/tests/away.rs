@@ -24,14 +24,15 @@ fn back(rig: &mut Rig, n: u64) {
 
 /// A client says that its edge of the ring to another one broke.
 fn edge_breaks(rig: &mut Rig, by: u64, to: u64) {
+    edge_is_lost(rig, (by, to), false);
+}
+
+fn edge_is_lost(rig: &mut Rig, (by, to): (u64, u64), forgotten: bool) {
     let plan = &rig.plans[&by];
     let edges = plan.edges_of(rig.peers[&by]).map(|(_, name)| name);
     let edge = edges.into_iter().find(|edge| edge.to == rig.peers[&to]).expect("an edge of the ring");
     let EdgeName { from, to, generation } = edge;
-    rig.broken(
-        by,
-        EdgeFault { from, to, generation, forgotten: false, text: Text::new("end of the stream") },
-    );
+    rig.broken(by, EdgeFault { from, to, generation, forgotten, text: Text::new("end of the stream") });
 }
 
 #[test]
@@ -151,6 +152,24 @@ fn an_edge_that_breaks_as_well_says_that_it_is_dead() {
         assert_eq!(rig.closed, [2].into());
         let verdict = aborted(rig.answer(3));
         assert_eq!((verdict.cause, verdict.culprits[0].peer), (Cause::PeerDied, rig.peers[&2]));
+    }
+}
+
+/// A firewall on the way to a peer that forgets its connections forgets that to the master as well.
+#[test]
+fn edges_that_were_forgotten_say_nothing_of_a_death() {
+    for connection_first in [true, false] {
+        let mut rig = Rig::world(3);
+        if connection_first {
+            away(&mut rig, 2);
+        }
+        edge_is_lost(&mut rig, (1, 2), true);
+        if !connection_first {
+            away(&mut rig, 2);
+        }
+        back(&mut rig, 2);
+        rig.confirm_all();
+        assert_eq!((rig.closed.len(), rig.group(0).confirmed), (0, true));
     }
 }
 

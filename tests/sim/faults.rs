@@ -223,7 +223,12 @@ impl World {
             _ => C2m::Beat(Beat {
                 call_ms: u64::MAX,
                 moved_bytes: u64::MAX,
-                stalled: vec![StalledEdge { to: me, generation: LinkGeneration(b), stalled_ms: u64::MAX }],
+                stalled: vec![StalledEdge {
+                    to: me,
+                    generation: LinkGeneration(b),
+                    stalled_ms: u64::MAX,
+                    segment_bytes: u32::MAX,
+                }],
                 ..Beat::default()
             }),
         };

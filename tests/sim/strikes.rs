@@ -229,8 +229,13 @@ impl World {
         self.clients[slot].stuck = stuck;
         let times = self.clients[slot].stuck.iter().map(|(edge, since)| (edge, self.now - since));
         let told = times.filter(|(_, time)| *time >= STALL_REPORTED_AFTER);
-        told.map(|(edge, time)| StalledEdge { to: edge.1, generation: edge.2, stalled_ms: time / MS })
-            .collect()
+        told.map(|(edge, time)| StalledEdge {
+            to: edge.1,
+            generation: edge.2,
+            stalled_ms: time / MS,
+            segment_bytes: 0,
+        })
+        .collect()
     }
 
     /// Whether an attempt among these peers gets on at all now: everything that still has to pass does, at a common

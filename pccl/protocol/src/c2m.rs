@@ -197,6 +197,8 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// For how long nothing has moved, in milliseconds.
         pub stalled_ms: u64,
+        /// Bytes of the segments that are sent again and again in vain, if they are long ones; 0 otherwise.
+        pub segment_bytes: u32,
     }
 }
 

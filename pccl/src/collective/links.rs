@@ -364,6 +364,7 @@ mod tests {
                 purpose,
                 back: false,
                 relayed: false,
+                short_segments: false,
             };
             let edges = vec![
                 edge(0, 1, 5, Purpose::Ring),

@@ -147,6 +147,7 @@ fn beat(
             to: PeerId(name.0),
             generation: LinkGeneration(name.1),
             stalled_ms: standstill.as_millis() as u64,
+            segment_bytes: backlog.vain_segment_bytes,
         }));
     }
     let acknowledged = links.iter().filter(|(_, _, backlog)| !backlog.is_waiting());

@@ -159,6 +159,9 @@ impl Conductor {
                     purpose: edge.purpose,
                     dials: is_out != edge.back,
                 };
+                if edge.short_segments {
+                    shared.told.ways.needs_short_segments(PeerId(name.0));
+                }
                 if edge.relayed {
                     warn_of_relay(self.me.peer, is_out, name);
                 }

@@ -11,6 +11,7 @@ use tinysockets::{
     address::HostPort,
     key::{AcceptedKeys, RunAddress, RunKey, RunKeys},
     mode::WireMode,
+    place::why_unusable,
 };
 
 /// Smallest limit for what waits for one client; a client that reads must never meet it between two small packets.
@@ -224,6 +225,24 @@ impl MasterConfig {
         }
     }
 
+    /// Refuses addresses that nobody could connect to, each in a sentence.
+    fn check_addresses(&self) -> Result<(), MasterError> {
+        let host_of = |place: &str| {
+            place.rsplit_once(':').map_or(place, |(host, _)| host).trim_matches(['[', ']']).to_owned()
+        };
+        // All addresses may be listened on.
+        let is_one = |host: &String| !host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+        let listen = Some(host_of(&self.listen)).filter(is_one).map(|host| ("listen", host));
+        let standbys = self.standby_of.iter().map(|place| ("standby of", host_of(place)));
+        let shown = self.advertised_host.iter().map(|host| ("advertised host", host.clone()));
+        for (what, host) in listen.into_iter().chain(standbys).chain(shown) {
+            if let Some(why) = why_unusable(&host) {
+                return Err(MasterError::Setting(format!("{what}: {why}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses settings with which no run could work.
     pub(crate) fn check(&self) -> Result<(), MasterError> {
         let shortest = Duration::from_millis(10);
@@ -244,6 +263,7 @@ impl MasterConfig {
                 "the straggler time-out of {time:?} is too short, use at least {shortest:?}"
             )));
         }
+        self.check_addresses()?;
         if let Some(grace) = self.return_grace.filter(|grace| *grace >= self.peer_timeout) {
             return Err(MasterError::Setting(format!(
                 "a return grace of {grace:?} is no shorter than the peer time-out of {:?}",
@@ -328,6 +348,19 @@ mod tests {
         assert!(matches!(config.accepted_keys(), Err(MasterError::Setting(_))));
         let config = MasterConfig { client_queue_bytes: 10, ..MasterConfig::default() };
         assert!(matches!(config.check(), Err(MasterError::Setting(_))));
+        for listen in ["0.0.0.0:0", "[::]:48148", "[fd00::1]:1", "localhost:1"] {
+            MasterConfig { listen: listen.into(), ..MasterConfig::default() }.check().unwrap();
+        }
+        let unusable = [
+            MasterConfig { listen: "[fe80::1%eth0]:48148".into(), ..MasterConfig::default() },
+            MasterConfig { listen: "224.0.0.1:48148".into(), ..MasterConfig::default() },
+            MasterConfig { standby_of: vec!["0.0.0.0:48148".into()], ..MasterConfig::default() },
+            MasterConfig { advertised_host: Some("fe80::1%2".into()), ..MasterConfig::default() },
+        ];
+        for config in unusable {
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.contains("give"), "{error}");
+        }
         let config = MasterConfig { peer_timeout: Duration::from_secs(2), ..MasterConfig::default() };
         config.check().unwrap();
         assert_eq!(config.options(RunId(1)).beat_interval, Duration::from_millis(200));

@@ -171,6 +171,7 @@ mod tests {
                 purpose: Purpose::Ring,
                 back: false,
                 relayed: false,
+                short_segments: false,
             }],
             paths: Paths::default(),
         }

@@ -113,6 +113,13 @@ class Lab:
         self.in_router("nft", f"add rule ip walk out ip saddr {address(host)} masquerade")
         self.firewall(f"ip daddr {address(host)} ct state new drop")
 
+    def drop_large_packets(self, host):
+        """No packet above 1280 bytes passes to or from the machine, and nobody is told: ICMP is filtered."""
+        self.in_router("ip", "link", "set", f"r{host}", "mtu", "1280")
+        self.in_router("nft", "add table ip walk")
+        self.in_router("nft", "add chain ip walk output { type filter hook output priority 0 ; }")
+        self.in_router("nft", "add rule ip walk output ip protocol icmp drop")
+
     def close(self):
         for space in [self.router, *map(self.space, self.hosts)]:
             pids = run("ip", "netns", "pids", space, check=False).split()
@@ -153,9 +160,10 @@ class Program:
 class Mistake:
     """What is wrong with the machine of one peer, and what somebody has to say about it."""
 
-    def __init__(self, name, apply, says, arguments=(), needs_others=False):
+    def __init__(self, name, apply, says, arguments=(), needs_others=False, trains=False):
         self.name, self.apply, self.says, self.arguments = name, apply, says, arguments
-        self.needs_others = needs_others
+        # Whether it shows only beside others, and whether the peer with the mistake trains all the same.
+        self.needs_others, self.trains = needs_others, trains
 
     def shows_to_doctor(self, is_first):
         """Whether it can be seen before the machine joins."""
@@ -189,7 +197,14 @@ def mistakes(culprit):
                 rf"10\.66\.66\.66:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}", ("--advertised-host", "10.66.66.66")),
         Mistake("NAT without forwarding", lambda lab: lab.hide(culprit),
                 rf"10\.88\.\d\.254:(?:{P2P_PORT}|{STATE_PORT}).*{remedy}"),
+        black_hole(culprit),
     ]
+
+
+def black_hole(culprit):
+    """A path that drops large packets without a word. All train, with short segments."""
+    return Mistake("large packets dropped", lambda lab: lab.drop_large_packets(culprit),
+                   r"(?:large|long) (?:ones|packets).*MTU", trains=True)
 
 
 class Walk:
@@ -244,7 +259,7 @@ class Walk:
             healthy = [host for host in (1, 2, 3) if host != self.culprit]
             if self.first:
                 problems += self.ask_doctor(lab)
-                self.peer(lab, self.culprit)
+                culprit = self.peer(lab, self.culprit)
                 self.await_registration(master)
                 peers = [self.peer(lab, host) for host in healthy]
             else:
@@ -252,10 +267,11 @@ class Walk:
                 if not self.await_steps(peers, [0, 0]):
                     problems.append("the healthy peers do not train even before the mistake")
                 problems += self.ask_doctor(lab)
-                self.peer(lab, self.culprit)
+                culprit = self.peer(lab, self.culprit)
             sentence = self.await_sentence()
             if sentence is None:
                 problems.append(f"nobody says {self.mistake.says!r}")
+            peers += [culprit] if self.mistake.trains else []
             if not self.await_steps(peers, [len(peer.steps()) for peer in peers]):
                 problems.append("the healthy peers do not train on together")
             took_s = time.monotonic() - began

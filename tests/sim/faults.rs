@@ -229,6 +229,7 @@ impl World {
                     generation: LinkGeneration(b),
                     stalled_ms: u64::MAX,
                     idle_ms: 0,
+                    segment_bytes: u32::MAX,
                 }],
                 ..Beat::default()
             }),

@@ -234,6 +234,7 @@ impl World {
             generation: edge.2,
             stalled_ms: time / MS,
             idle_ms: 0,
+            segment_bytes: 0,
         })
         .collect()
     }

@@ -14,6 +14,10 @@ use crate::address::{HostPort, ResolveError, canonical};
 /// Most addresses that are tried for one connection. What a name or a packet has beyond that is left out.
 pub const MAX_ADDRESSES: usize = 8;
 
+/// The longest segment of a connection that is opened for paths that drop large packets without a word. With headers and
+/// options the packet has at most 1260 bytes, and every IPv6 path takes 1280.
+pub const SHORT_SEGMENT_BYTES: u32 = 1200;
+
 /// Addresses in the networks that all of the world reaches, of machines that have always answered there: the servers of
 /// the root zone. Nothing is sent to them.
 const FAR_AWAY: [SocketAddr; 2] = [
@@ -30,11 +34,14 @@ pub struct Place {
     pub others: Vec<IpAddr>,
     /// The address to begin with, if it is one of all these.
     pub first: Option<IpAddr>,
+    /// Connections to it are opened with segments of at most [`SHORT_SEGMENT_BYTES`],
+    /// in both directions.
+    pub short_segments: bool,
 }
 
 impl From<HostPort> for Place {
     fn from(target: HostPort) -> Self {
-        Self { target, others: Vec::new(), first: None }
+        Self { target, others: Vec::new(), first: None, short_segments: false }
     }
 }
 
@@ -60,8 +67,17 @@ impl Place {
             address.set_port(port);
             address
         };
-        Ok(in_turn(found?.into_iter().map(with_port).chain(others), self.first))
+        let mut found = found?;
+        // Others cannot be told of what is reached over a link-local address.
+        if !found.iter().all(is_link_local) {
+            found.retain(|address| !is_link_local(address));
+        }
+        Ok(in_turn(found.into_iter().map(with_port).chain(others), self.first))
     }
+}
+
+fn is_link_local(address: &SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(address) if address.ip().is_unicast_link_local())
 }
 
 /// What was found for the names of hosts.
@@ -129,6 +145,31 @@ pub fn may_be_told(ip: IpAddr) -> bool {
             !is_special && !ip.is_unspecified()
         }
     }
+}
+
+/// Why nobody on another machine can connect to a host, if it is an address in digits of which that is known: one
+/// sentence that says what to give instead. Loopback addresses and names are judged by whoever connects.
+#[must_use]
+pub fn why_unusable(host: &str) -> Option<String> {
+    let (digits, zone) = host.split_once('%').map_or((host, None), |(digits, zone)| (digits, Some(zone)));
+    let ip = digits.parse::<IpAddr>().ok()?.to_canonical();
+    let why = match ip {
+        _ if ip.is_unspecified() => {
+            "stands for all addresses of a machine, to listen on, and not for one to connect to; give one of them"
+        }
+        IpAddr::V4(ip) if ip.octets()[0] == 0 => "is the address of no machine; give that of one",
+        IpAddr::V4(ip) if ip.is_broadcast() => {
+            "is the address of all machines of a network; give that of one"
+        }
+        _ if ip.is_multicast() => "is the address of a multicast group; give that of a machine",
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            "is a link-local address: it counts on one link, each machine writes the zone behind `%` in its own way, \
+             and peers cannot pass it on; give another address of that machine (unique local fd00::/8, global, or IPv4)"
+        }
+        _ if zone.is_some() => "has a zone, which only link-local addresses have; leave it out",
+        _ => return None,
+    };
+    Some(format!("{host} {why}"))
 }
 
 /// Whether an address is one of a private network: others may have the same one elsewhere.
@@ -261,6 +302,39 @@ mod tests {
         ] {
             assert!(!may(asker, address), "{asker} {address}");
         }
+    }
+
+    #[test]
+    fn an_address_that_nobody_can_connect_to_is_refused_with_what_to_give_instead() {
+        for (host, reason) in [
+            ("0.0.0.0", "to listen on"),
+            ("::", "to listen on"),
+            ("::ffff:0.0.0.0", "to listen on"),
+            ("0.0.0.9", "no machine"),
+            ("255.255.255.255", "all machines"),
+            ("224.0.0.1", "multicast"),
+            ("ff02::1%eth0", "multicast"),
+            ("fe80::1", "link-local"),
+            ("fe80::1%eth0", "link-local"),
+            ("fd00::1%eth0", "leave it out"),
+        ] {
+            let text = why_unusable(host).unwrap_or_default();
+            assert!(text.starts_with(host) && text.contains(reason), "{host}: {text}");
+        }
+        for host in ["127.0.0.1", "::1", "10.0.0.1", "169.254.1.1", "fd00::1", "2a00::1", "name.local"] {
+            assert_eq!(why_unusable(host), None);
+        }
+    }
+
+    #[test]
+    fn a_link_local_address_of_a_name_is_left_out_beside_others() {
+        let mut names = Names::new();
+        let found = ["[fe80::1%2]:1", "10.0.0.1:1"].map(|address| address.parse().unwrap());
+        names.insert("both".to_owned(), Ok(found.to_vec()));
+        names.insert("only".to_owned(), Ok(found[..1].to_vec()));
+        let mut of =
+            |name| Place::from(HostPort::new(name, 1)).addresses(&mut names, Instant::now()).unwrap();
+        assert_eq!((of("both"), of("only")), (found[1..].to_vec(), found[..1].to_vec()));
     }
 
     #[test]

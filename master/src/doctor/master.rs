@@ -12,7 +12,7 @@ use tinysockets::{
     conn::Conn,
     dial::{DialError, dial, introduce},
     key::{RunAddress, RunKey},
-    place::own_address,
+    place::{own_address, why_unusable},
     preamble::{Preamble, Role},
     stream::PacketStream,
 };
@@ -65,6 +65,15 @@ pub(super) fn address(patient: &Patient, report: &mut Report) -> Option<(Vec<Hos
             return None;
         }
     };
+    let hosts: Vec<&str> = parsed.masters().map(|master| master.host.as_str()).collect();
+    if let Some(why) = hosts.into_iter().chain(patient.advertised_host.as_deref()).find_map(why_unusable) {
+        report.failed(
+            "address",
+            why,
+            "give peers and doctor the address under which all machines reach the master",
+        );
+        return None;
+    }
     match parsed.key_or(patient.run_key.clone()) {
         Ok(key) => Some((parsed.masters().cloned().collect(), key)),
         Err(error) => {

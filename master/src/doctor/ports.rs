@@ -6,7 +6,7 @@ use super::{
     remedy::{self, what_for},
 };
 use crate::origin::Origin;
-use crate::state::IdSource;
+use crate::state::{IdSource, LET_LARGE_PACKETS_PASS};
 use pccl_protocol::{Address, C2m, Examine, Examined, Host, M2c, Padding, PeerId, RequestId, Ticket, limits};
 use std::{
     io,
@@ -189,8 +189,10 @@ fn exchange(
 
 /// The hello of both sides has passed, and this has not: it is longer.
 fn no_answer(way: &Way, error: &io::Error, report: &mut Report) {
-    let lower = "lower the MTU of the interface on both machines (`ip link set dev eth0 mtu 1280` as a try), or let \
-                 ICMP \"fragmentation needed\" through on the way";
+    let lower = format!(
+        "{LET_LARGE_PACKETS_PASS}; as it is, peers here use short segments once two connections to the same peer have \
+         stood still"
+    );
     match (error.kind(), way.stream.conn().info()) {
         (io::ErrorKind::TimedOut, Ok(info)) if info.unacked_segments > 0 => {
             let found = format!(

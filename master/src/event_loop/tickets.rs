@@ -353,6 +353,7 @@ mod tests {
             purpose: Purpose::Ring,
             back: false,
             relayed: false,
+            short_segments: false,
         };
         M2c::GroupPlan(GroupPlan {
             group: GroupId(0),

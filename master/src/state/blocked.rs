@@ -124,7 +124,21 @@ impl Roll {
             let outside = outside.map_or(String::new(), |(_, text)| format!(" ({text})"));
             return format!("more peers to connect{outside}");
         }
-        format!("the topology vote of {}", self.list_voters_without(CommonVote::Topology))
+        let who = self.list_voters_without(CommonVote::Topology);
+        let why = if self.waits_for_another_group() {
+            ", as newcomers are let in by all groups together"
+        } else {
+            ""
+        };
+        format!("the topology vote of {who}{why}")
+    }
+
+    /// Whether somebody is waited for whose group nobody wants to join.
+    fn waits_for_another_group(&self) -> bool {
+        let wanted: BTreeSet<GroupId> = self.newcomers().map(|(_, peer)| peer.group()).collect();
+        let missing = self.missing_for(CommonVote::Topology);
+        let mut groups = missing.iter().filter_map(|id| self.peers.get(id)).map(Peer::group);
+        !wanted.is_empty() && groups.any(|group| !wanted.contains(&group))
     }
 
     /// Who keeps the pending query from being answered.

@@ -4,6 +4,7 @@
 //! Ring and mesh are lists of edges ([`ring_of`], [`mesh_of`]) and nothing more: an edge stands, fails and is built
 //! anew in one way, whatever it is for. What an edge is for says only what follows from that.
 
+use super::black_holes::BlackHoles;
 use super::flow::Flow;
 use super::rates::Pace;
 use super::types::Timestamp;
@@ -33,7 +34,19 @@ pub(super) struct HeldFault {
     pub(super) unbuildable: bool,
     /// For how long nothing had moved on it; 0 where that is not the report.
     pub(super) stalled_ms: u64,
+    /// Bytes of the long segments that were sent again in vain meanwhile; 0 where there were none.
+    pub(super) segment_bytes: u32,
     pub(super) text: Text,
+}
+
+/// What an end says against an edge.
+#[derive(Debug)]
+pub(super) struct Complaint {
+    pub(super) text: Text,
+    /// See [`HeldFault`], as for the others.
+    pub(super) unbuildable: bool,
+    pub(super) stalled_ms: u64,
+    pub(super) segment_bytes: u32,
 }
 
 /// What is known against an edge.
@@ -125,8 +138,9 @@ impl Edge {
     }
 
     /// Notes a report; it may add to one that is held back.
-    fn hold(&mut self, text: Text, unbuildable: bool, stalled_ms: u64, now: Timestamp) {
-        let fresh = || HeldFault { since: now, unbuildable, stalled_ms, text: text.clone() };
+    fn hold(&mut self, complaint: Complaint, now: Timestamp) {
+        let Complaint { text, unbuildable, stalled_ms, segment_bytes } = complaint;
+        let fresh = || HeldFault { since: now, unbuildable, stalled_ms, segment_bytes, text: text.clone() };
         let held = self.held.get_or_insert_with(fresh);
         if unbuildable && !held.unbuildable {
             // The other end may have taken a half-built connection for one that stood, and broke.
@@ -136,7 +150,7 @@ impl Edge {
             (held.stalled_ms, held.text) = (0, text);
         } else if held.stalled_ms > 0 {
             // It lasts.
-            (held.stalled_ms, held.text) = (stalled_ms, text);
+            (held.stalled_ms, held.segment_bytes, held.text) = (stalled_ms, segment_bytes, text);
         }
     }
 }
@@ -160,6 +174,7 @@ pub(super) struct Edges {
     /// Those about which a report is held back.
     held: BTreeSet<EdgeEnds>,
     pub(super) marks: BTreeMap<EdgeEnds, Mark>,
+    pub(super) black_holes: BlackHoles,
 }
 
 impl Edges {
@@ -211,7 +226,8 @@ impl Edges {
         let listed = self.planned.iter().filter_map(|(ends, edge)| {
             let Edge { purpose, generation, connections, back, .. } = *edge;
             let (from, to) = (*ranks.get(&ends.0)?, *ranks.get(&ends.1)?);
-            Some(PlanEdge { from, to, generation, connections, purpose, back, relayed: is_relayed(*ends) })
+            let (relayed, short_segments) = (is_relayed(*ends), self.black_holes.has(*ends));
+            Some(PlanEdge { from, to, generation, connections, purpose, back, relayed, short_segments })
         });
         listed.collect()
     }
@@ -312,11 +328,11 @@ impl Edges {
         &mut self,
         ends: EdgeEnds,
         generation: LinkGeneration,
-        (text, unbuildable, stalled_ms): (Text, bool, u64),
+        complaint: Complaint,
         now: Timestamp,
     ) -> bool {
         let Some(edge) = self.named_mut(ends, generation) else { return false };
-        edge.hold(text, unbuildable, stalled_ms, now);
+        edge.hold(complaint, now);
         self.held.insert(ends);
         true
     }

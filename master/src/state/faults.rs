@@ -1,6 +1,7 @@
 //! What members report of their edges, and what becomes of it.
 
-use super::edges::{EdgeEnds, HeldFault, Mark, Severity};
+use super::black_holes::LET_LARGE_PACKETS_PASS;
+use super::edges::{Complaint, EdgeEnds, HeldFault, Mark, Severity};
 use super::flow::Missing;
 use super::group::{BrokenEdge, Group};
 use super::groups::Groups;
@@ -13,7 +14,7 @@ use pccl_protocol::{
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tinysockets::link::after_rest;
+use tinysockets::{link::after_rest, place::SHORT_SEGMENT_BYTES};
 
 /// What becomes of a held report when it is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -74,7 +75,9 @@ impl Group {
             return self.renew_edge(roll, out, &fault);
         }
         if edge.purpose == Purpose::Ring {
-            self.net.edges.hold(ends, fault.generation, (fault.text, !stood, 0), roll.now);
+            let complaint =
+                Complaint { text: fault.text, unbuildable: !stood, stalled_ms: 0, segment_bytes: 0 };
+            self.net.edges.hold(ends, fault.generation, complaint, roll.now);
             return;
         }
         let purpose = edge.purpose;
@@ -129,7 +132,7 @@ impl Group {
             if stall.idle_ms > 0 {
                 text = format!("{text}; {}", after_rest(Duration::from_millis(stall.idle_ms)));
             }
-            (stall.to, stall.generation, stall.stalled_ms, text)
+            (stall.to, stall.generation, (stall.stalled_ms, stall.segment_bytes), text)
         });
         let missing = missing.iter().map(|missing| {
             let stalled_ms = u64::try_from(missing.stalled.as_millis()).unwrap_or(u64::MAX);
@@ -137,15 +140,18 @@ impl Group {
                 "{} bytes that were sent have not arrived, and none moved for {stalled_ms} ms",
                 missing.bytes
             );
-            (missing.to, missing.generation, stalled_ms, text)
+            // They were acknowledged: packets of their size pass.
+            (missing.to, missing.generation, (stalled_ms, 0), text)
         });
         let limit = roll.options.edge_timeout.as_millis();
         let mut stuck = BTreeSet::new();
-        for (to, generation, stalled_ms, text) in waiting.chain(missing) {
+        for (to, generation, (stalled_ms, segment_bytes), text) in waiting.chain(missing) {
             if u128::from(stalled_ms) < limit || roll.suspect(to) {
                 continue;
             }
-            if self.net.edges.hold((id, to), generation, (Text::new(text), false, stalled_ms), roll.now) {
+            let text = Text::new(text);
+            let complaint = Complaint { text, unbuildable: false, stalled_ms, segment_bytes };
+            if self.net.edges.hold((id, to), generation, complaint, roll.now) {
                 stuck.insert(to);
             }
         }
@@ -219,11 +225,49 @@ impl Group {
         self.apply_judgement(roll, out, ends, Judgement::Rebuild(severity));
     }
 
+    /// Whether a standstill shows for the first time that the path drops large packets. Then what is built between the
+    /// two from now on has short segments, and the fault says so.
+    fn finds_black_hole(
+        &mut self,
+        roll: &Roll,
+        out: &mut Outbox,
+        ends: EdgeEnds,
+        fault: &mut HeldFault,
+    ) -> bool {
+        let HeldFault { stalled_ms, segment_bytes, .. } = *fault;
+        if stalled_ms == 0 || segment_bytes == 0 {
+            return false;
+        }
+        let is_new = self.net.edges.black_holes.note_standstill(ends);
+        let mut text =
+            format!("{}, and segments of {segment_bytes} bytes are sent again in vain", fault.text);
+        if is_new {
+            let (one, other) = (roll.name_of(ends.0), roll.name_of(ends.1));
+            let found = format!(
+                "large packets do not pass between {one} and {other}, and small ones do (MTU): {LET_LARGE_PACKETS_PASS}"
+            );
+            out.warn(format!(
+                "{found}. Connections between the two have segments of at most {SHORT_SEGMENT_BYTES} bytes from now on"
+            ));
+            text += &format!("; {found}");
+            // What goes the other way would stand still next.
+            if let Some(back) = self.net.edges.get_mut((ends.1, ends.0)) {
+                back.rebuild |= back.purpose == Purpose::Ring;
+            }
+        }
+        fault.text = Text::new(text);
+        is_new
+    }
+
     fn apply_judgement(&mut self, roll: &Roll, out: &mut Outbox, ends: EdgeEnds, judgement: Judgement) {
         let until = roll.now + roll.options.forbidden_expiry;
-        let Some(fault) = self.net.edges.take_held(ends, |_| true) else { return };
+        let Some(mut fault) = self.net.edges.take_held(ends, |_| true) else { return };
+        let Judgement::Rebuild(mut severity) = judgement else { return };
+        if self.finds_black_hole(roll, out, ends, &mut fault) {
+            // It has not been tried in this way.
+            severity = severity.min(Severity::Failed);
+        }
         let Some(edge) = self.net.edges.get_mut(ends) else { return };
-        let Judgement::Rebuild(severity) = judgement else { return };
         if edge.purpose != Purpose::Ring {
             let (purpose, generation) = (edge.purpose, edge.generation);
             let named =

@@ -12,6 +12,7 @@ mod admit;
 mod ahead;
 mod allowance;
 mod away;
+mod black_holes;
 mod blocked;
 mod calls;
 mod client;
@@ -65,6 +66,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use black_holes::LET_LARGE_PACKETS_PASS;
 pub use snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
 pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
 pub use verdicts::{NEW_PLAN, NO_STATE};

@@ -42,6 +42,7 @@ impl Group {
         let planned = self.next.order.take();
         let is_here = |ends: &EdgeEnds| members.contains(&ends.0) && members.contains(&ends.1);
         self.net.edges.marks.retain(|ends, mark| mark.until > roll.now && is_here(ends));
+        self.net.edges.black_holes.retain(|id| members.contains(&id));
         // A better ring may have become possible, but what runs on a ring that stands is not cut off for that.
         let keep = self.stands(members) && self.work.ops.any_runs();
         if let Some(order) = planned.filter(|order| !keep && is_order_of(order, members)) {

@@ -199,6 +199,8 @@ wire_struct! {
         pub stalled_ms: u64,
         /// For how long it had been idle when the bytes came that do not move, in milliseconds; 0 if it was not.
         pub idle_ms: u64,
+        /// Bytes of the segments that are sent again and again in vain, if they are long ones; 0 otherwise.
+        pub segment_bytes: u32,
     }
 }
 

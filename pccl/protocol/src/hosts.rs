@@ -91,6 +91,7 @@ impl Hosts {
             target: HostPort::new(self.as_str(), port),
             others: self.others.iter().map(|address| address.ip()).collect(),
             first: seen.filter(|ip| is_private(*ip) || ip.is_loopback()),
+            short_segments: false,
         }
     }
 

@@ -95,6 +95,9 @@ wire_struct! {
         pub back: bool,
         /// Nobody can dial either end: they meet at the relay, where the sending end begins.
         pub relayed: bool,
+        /// The path between the two drops large packets. Connections are opened with short segments, these and what
+        /// else the two connect for.
+        pub short_segments: bool,
     }
 }
 

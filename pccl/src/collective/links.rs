@@ -397,6 +397,7 @@ mod tests {
                 purpose,
                 back: false,
                 relayed: false,
+                short_segments: false,
             };
             let edges = vec![
                 edge(0, 1, 5, Purpose::Ring),

@@ -8,7 +8,11 @@ use crate::{
 use pccl_iteration::IterationConfig;
 use pccl_protocol::{GroupId, Host, Name, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
-use tinysockets::key::{KeyError, RunAddress, RunAddressError, RunKey, RunKeys};
+use tinysockets::{
+    address::HostPort,
+    key::{KeyError, RunAddress, RunAddressError, RunKey, RunKeys},
+    place::why_unusable,
+};
 
 /// Environment variable with the number of connections that a probe uses.
 const PROBE_CONNECTIONS: &str = "PCCL_NUM_BENCHMARK_CONNECTIONS";
@@ -316,6 +320,9 @@ impl Builder {
     pub fn build(self) -> Result<Communicator, Error> {
         let invalid = Error::InvalidArgument;
         let master = self.master.map_err(|error| invalid(format!("master address: {error}")))?;
+        if let Some(why) = master.masters().find_map(|master| why_unusable(&master.host)) {
+            return Err(invalid(format!("master address: {why}")));
+        }
         let given = self.run_key.transpose().map_err(|error| invalid(format!("run key: {error}")))?;
         let run_key = master.key_or(given).map_err(invalid)?;
         if self.pool_connections > limits::MAX_POOL_CONNECTIONS {
@@ -335,8 +342,22 @@ impl Builder {
                     limits::MAX_HOST_BYTES
                 )));
             }
-            host => host.map(Host::new),
+            Some(host) => match why_unusable(host.trim_matches(['[', ']'])) {
+                Some(why) => return Err(invalid(format!("advertised host: {why}"))),
+                None if host.parse::<HostPort>().is_ok() || host.starts_with('[') => {
+                    return Err(invalid(format!(
+                        "advertised host {host:?}: a name or an address, without brackets and without a port"
+                    )));
+                }
+                None => Some(Host::new(host)),
+            },
+            None => None,
         };
+        // All addresses may be listened on, and none of several machines.
+        let bind = self.bind.filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string());
+        if let Some(why) = bind.as_deref().and_then(why_unusable) {
+            return Err(invalid(format!("address to bind to: {why}")));
+        }
         let name = self.name.unwrap_or_else(default_name);
         for (what, name) in [("name", Some(&name)), ("site", self.site.as_ref())] {
             let Some(name) =
@@ -468,5 +489,31 @@ mod tests {
             [Some(None), Some(None), Some(Some(8)), Some(Some(64))]
         );
         assert!(["0", "65", "-1", "many"].into_iter().all(|bad| of(Some(bad)).is_none()));
+    }
+
+    #[test]
+    fn addresses_that_cannot_work_are_refused_with_what_to_give_instead() {
+        let refused = |builder: Builder| match builder.build() {
+            Err(Error::InvalidArgument(text)) => text,
+            other => panic!("{other:?}"),
+        };
+        let good = || Builder::new("127.0.0.1:1");
+        for master in ["0.0.0.0:1", "[::]:1", "[fe80::1%eth0]:1", "224.0.0.1:1", "10.0.0.1:1,[fe80::1]:1"] {
+            let text = refused(Builder::new(master));
+            assert!(text.starts_with("master address: ") && text.contains("give"), "{text}");
+        }
+        for host in
+            ["0.0.0.0", "::", "fe80::1%2", "255.255.255.255", "10.0.0.1:48150", "[fd00::1]", "[::1]:1"]
+        {
+            let text = refused(good().advertised_host(host));
+            assert!(text.starts_with("advertised host"), "{text}");
+        }
+        for ip in ["fe80::1", "224.0.0.1"] {
+            let text = refused(good().bind(ip.parse().expect("an address")));
+            assert!(text.starts_with("address to bind to: "), "{text}");
+        }
+        for builder in [good().bind("::".parse().expect("an address")), good().advertised_host("fd00::1")] {
+            assert!(builder.build().is_ok());
+        }
     }
 }

@@ -152,6 +152,7 @@ fn beat(
             generation: LinkGeneration(name.1),
             stalled_ms: standstill.lasts.as_millis() as u64,
             idle_ms: standstill.rest.as_millis() as u64,
+            segment_bytes: backlog.vain_segment_bytes,
         }));
     }
     let acknowledged = links.iter().filter(|(_, _, backlog)| !backlog.is_waiting());

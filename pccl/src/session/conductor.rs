@@ -189,6 +189,9 @@ impl Conductor {
                     dials: is_out != edge.back,
                     relayed: edge.relayed,
                 };
+                if edge.short_segments {
+                    shared.told.ways.needs_short_segments(PeerId(name.0));
+                }
                 if edge.relayed {
                     warn_of_relay(self.me.peer, is_out, name);
                 }

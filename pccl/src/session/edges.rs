@@ -16,7 +16,7 @@ use std::{
 use tinysockets::{
     address::HostPort,
     conn::Conn,
-    dial::{dial_place, dial_with_preamble},
+    dial::dial_place,
     key::SecretKey,
     link::{Tuned, tune_data_socket},
     place::Place,
@@ -170,7 +170,8 @@ pub(super) fn dial_pool(
         said.get()
     };
     let first = dial_place(place, &say, ticket, deadline).map_err(|error| error.to_string())?;
-    let address = &HostPort::from(first.peer_addr().map_err(|error| error.to_string())?);
+    let address = HostPort::from(first.peer_addr().map_err(|error| error.to_string())?);
+    let place = &Place { short_segments: place.short_segments, ..address.into() };
     let (preamble, round_trip) = (said.get(), first.round_trip());
     let connection_count = preamble.connection_count;
     let conns = std::thread::scope(|scope| {
@@ -180,8 +181,7 @@ pub(super) fn dial_pool(
                 std::thread::Builder::new().name("pccl-dial".into()).stack_size(STACK_BYTES).spawn_scoped(
                     scope,
                     move || {
-                        dial_with_preamble(address, &preamble, ticket, deadline)
-                            .map_err(|error| error.to_string())
+                        dial_place(place, &|_| preamble, ticket, deadline).map_err(|error| error.to_string())
                     },
                 )
             })

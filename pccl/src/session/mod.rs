@@ -39,6 +39,7 @@ use crossbeam_channel::Sender;
 use pccl_flight::{Event, Recorder, What};
 use pccl_protocol::{AheadStep, C2m, M2c, Nothing, PreviousIdentity, Registered, RunId, limits};
 use std::{
+    net::IpAddr,
     sync::{Arc, Weak},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -48,6 +49,7 @@ use tinysockets::{
     address::HostPort,
     conn::Conn,
     key::{RunKey, RunKeys},
+    place::why_unusable,
     preamble::{Preamble, Role},
     queued::QueuedConfig,
 };
@@ -228,6 +230,26 @@ fn dial_master(
     dialled.map_err(Reason::from)
 }
 
+/// Refuses a connection over which the run could not reach this peer.
+fn check_ends(config: &Config, conn: &Conn) -> Result<(), Error> {
+    let Ok(there) = conn.peer_addr() else { return Ok(()) };
+    let there = there.ip().to_canonical();
+    if let Some(why) = why_unusable(&there.to_string()) {
+        return Err(Error::InvalidArgument(format!("{} leads to {why}", config.master)));
+    }
+    let shown = config.advertised_host.as_ref().map(|host| host.as_str());
+    let is_here = |host: &str| {
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    };
+    match shown.filter(|host| is_here(host) && !there.is_loopback()) {
+        Some(host) => Err(Error::InvalidArgument(format!(
+            "advertised host {host}: that is each machine to itself, and the master is on another one ({there}); give \
+             an address under which others reach this machine, or leave it out"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Takes a connection to the master into use, which has got so many packets over the ones before.
 fn open_control(shared: &Arc<Shared>, conn: Conn, master_has: u64) -> Result<(), Error> {
     let (tap, on_close) = tap::callbacks(shared);
@@ -261,6 +283,7 @@ impl Session {
         let conn = dial_master(&config, &config.master, None, deadline)?;
         config.masters.note_address(&config.master, conn.peer_addr().ok());
         let near = conn.local_addr().ok().map(|address| address.ip());
+        check_ends(&config, &conn)?;
         let security =
             conn.suite().map_or("no run key, not encrypted".to_owned(), |suite| format!("run key, {suite}"));
         log::info!("connected to the master at {} ({security})", config.master);

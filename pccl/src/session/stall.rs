@@ -111,7 +111,7 @@ mod tests {
     const BEAT: Duration = Duration::from_secs(1);
 
     fn backlog(notsent_bytes: u64, unacked_segments: u64) -> Backlog {
-        Backlog { queued_frames: 3, notsent_bytes, unacked_segments, last_ack_ms: None, rtt_us_max: 100 }
+        Backlog { queued_frames: 3, notsent_bytes, unacked_segments, rtt_us_max: 100, ..Backlog::default() }
     }
 
     fn looks(steps: &[(u64, (u64, Backlog))]) -> Vec<Option<u64>> {

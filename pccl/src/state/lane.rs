@@ -18,14 +18,17 @@ use pccl_hash::tree::MEBIBYTE;
 use pccl_protocol::{C2m, CallMe, P2p, StateAnswer, StatePart, StateRequest, TicketRole, limits};
 use std::{
     collections::VecDeque,
+    io,
     time::{Duration, Instant},
 };
 use tinysockets::{
     conn::Conn,
     dial::dial_place,
     link::tune_data_socket,
+    place::SHORT_SEGMENT_BYTES,
     preamble::{Preamble, Role},
     stream::PacketStream,
+    sys::TcpInfo,
 };
 
 /// Fewest and most requests under way.
@@ -66,7 +69,10 @@ pub(super) fn run(fetch: &Fetch<'_, '_>, start: Start) {
         Ok(())
     } else {
         Lane::connect(fetch, start, &watch).and_then(|mut lane| {
-            let result = lane.run();
+            let mut result = lane.run();
+            if result.is_err() && lane.may_be_black_hole() {
+                result = lane.reopen(&watch).and_then(|()| lane.run());
+            }
             got = lane.got;
             result
         })
@@ -94,23 +100,18 @@ struct Lane<'f, 's, 'a> {
     pace: Duration,
     /// Something has come, and was right.
     got: bool,
+    /// Nothing came in time.
+    timed_out: bool,
 }
 
 impl<'f, 's, 'a> Lane<'f, 's, 'a> {
     fn connect(fetch: &'f Fetch<'s, 'a>, start: Start, watch: &Watch<'_>) -> Result<Self, Fault> {
-        let source = &fetch.plan.sources[start.source];
-        let conn = match source.back {
-            true => Self::be_dialed(fetch, start, watch)?,
-            false => Self::dial(fetch, start, watch)?,
-        };
-        let round_trip = conn.round_trip();
-        tune_data_socket(&conn, round_trip);
+        let stream = Self::open(fetch, start, watch)?;
+        let round_trip = stream.conn().round_trip();
         let worth = match fetch.shared.config.pool_connections {
             0 => 2 + (round_trip.as_nanos() / ROUND_TRIP_PER_CONNECTION.as_nanos()) as usize,
             wanted => wanted.into(),
         };
-        let stream = PacketStream::new(conn, limits::MAX_STATE_PACKET_BYTES);
-        watch.connected(stream.breaker());
         fetch.connected(start.source, worth.min(MAX_CONNECTIONS));
         Ok(Self {
             fetch,
@@ -123,7 +124,36 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             depth: *DEPTH.start(),
             pace: AHEAD,
             got: false,
+            timed_out: false,
         })
+    }
+
+    fn open(fetch: &Fetch<'_, '_>, start: Start, watch: &Watch<'_>) -> Result<PacketStream, Fault> {
+        let conn = match fetch.plan.sources[start.source].back {
+            true => Self::be_dialed(fetch, start, watch)?,
+            false => Self::dial(fetch, start, watch)?,
+        };
+        tune_data_socket(&conn, conn.round_trip());
+        let stream = PacketStream::new(conn, limits::MAX_STATE_PACKET_BYTES);
+        watch.connected(stream.breaker());
+        Ok(stream)
+    }
+
+    /// Whether the path may have swallowed large packets: only the source sees which are lost.
+    fn may_be_black_hole(&self) -> bool {
+        let is_long = |info: TcpInfo| info.segment_bytes > SHORT_SEGMENT_BYTES;
+        let is_dialed = !self.fetch.plan.sources[self.start.source].back;
+        self.timed_out && is_dialed && self.stream.conn().info().is_ok_and(is_long)
+    }
+
+    /// Connects once more, with short segments, and asks again for what is owed.
+    fn reopen(&mut self, watch: &Watch<'_>) -> Result<(), Fault> {
+        let fetch = self.fetch;
+        fetch.shared.ways().brought_nothing(fetch.plan.sources[self.start.source].peer);
+        self.stream = Self::open(fetch, self.start, watch)?;
+        self.timed_out = false;
+        let requests: Vec<u8> = self.owed.iter().flat_map(|job| self.request(job)).collect();
+        self.send(&requests)
     }
 
     /// Dials on a thread of its own, so that the loss of the source ends the wait here.
@@ -205,22 +235,34 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             }
             let asked = self.owed.len();
             self.take_jobs(&mut board);
-            for job in self.owed.range(asked..) {
-                let key = self.fetch.plan.fetch[job.tensor].key.clone();
-                let request = StateRequest { sync: self.fetch.plan.sync, key, part: job.wanted.part };
-                requests.extend(P2p::StateRequest(request).to_frame());
-            }
+            requests.extend(self.owed.range(asked..).flat_map(|job| self.request(job)));
             if !self.owed.is_empty() {
                 break;
             }
             self.await_news(&mut board);
         }
         drop(board);
-        if !requests.is_empty() {
-            let deadline = self.fetch.earlier(Instant::now() + self.patience.stall);
-            self.stream.send_bytes(&requests, deadline).map_err(Fault::lost)?;
-        }
+        self.send(&requests)?;
         Ok(true)
+    }
+
+    fn request(&self, job: &Job) -> Vec<u8> {
+        let key = self.fetch.plan.fetch[job.tensor].key.clone();
+        P2p::StateRequest(StateRequest { sync: self.fetch.plan.sync, key, part: job.wanted.part }).to_frame()
+    }
+
+    fn send(&mut self, requests: &[u8]) -> Result<(), Fault> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let deadline = self.fetch.earlier(Instant::now() + self.patience.stall);
+        let sent = self.stream.send_bytes(requests, deadline);
+        sent.map_err(|error| self.lost(error))
+    }
+
+    fn lost(&mut self, error: io::Error) -> Fault {
+        self.timed_out = error.kind() == io::ErrorKind::TimedOut;
+        Fault::lost(error)
     }
 
     fn take_jobs(&mut self, board: &mut Board) {
@@ -251,7 +293,8 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
         let comparison = &self.fetch.comparisons[job.tensor];
         let needed = comparison.bytes(job.wanted.part).unwrap_or(0);
         let deadline = self.fetch.earlier(Instant::now() + self.patience.answer);
-        let (kind, body) = self.stream.recv_packet(deadline).map_err(Fault::lost)?;
+        let answer = self.stream.recv_packet(deadline);
+        let (kind, body) = answer.map_err(|error| self.lost(error))?;
         match P2p::from_frame(kind, &body).map_err(Fault::refused)? {
             P2p::StateAnswer(StateAnswer::Bytes(bytes)) if bytes == needed as u64 => {}
             P2p::StateAnswer(StateAnswer::Bytes(bytes))
@@ -292,9 +335,11 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             self.buffer = vec![0; needed];
         }
         let bytes = &mut self.buffer[..needed];
-        self.stream
-            .recv_exact_progress(bytes, self.patience.stall, self.fetch.bounds.deadline)
-            .map_err(Fault::lost)?;
+        let limit = self.fetch.bounds.deadline;
+        if let Err(error) = self.stream.recv_exact_progress(bytes, self.patience.stall, limit) {
+            return Err(self.lost(error));
+        }
+        let bytes = &self.buffer[..needed];
         self.owed.pop_front();
         log::trace!("part of {} arrived: {:?}", item.key, job.wanted.part);
         let below = comparison.check(&job.wanted, bytes);

@@ -17,6 +17,7 @@ use crate::{
     handshake::{Heard, Knock, KnockError},
     key::SecretKey,
     ledger,
+    place::SHORT_SEGMENT_BYTES,
     preamble::{Preamble, REPLY_BYTES, Refusal, Reply, ReplyError, Role},
     sys::{Interest, PollEntry},
 };
@@ -49,9 +50,9 @@ pub(super) enum Step {
 }
 
 impl Attempt {
-    /// Begins to connect.
-    pub(super) fn begin(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self { line: Line::Connecting(begin_connect(address)?), is_check: false })
+    /// Begins to connect; with `short_segments`, in segments that every path takes.
+    pub(super) fn begin(address: SocketAddr, short_segments: bool) -> io::Result<Self> {
+        Ok(Self { line: Line::Connecting(begin_connect(address, short_segments)?), is_check: false })
     }
 
     /// Of a connection that stands.
@@ -193,11 +194,15 @@ pub(super) fn no_answer(target: &HostPort, source: io::Error) -> DialError {
 }
 
 /// A socket that does not block and is about to be connected; it is writable when that is over.
-fn begin_connect(address: SocketAddr) -> io::Result<Socket> {
+fn begin_connect(address: SocketAddr, short_segments: bool) -> io::Result<Socket> {
     // `Socket::new` sets close-on-exec in the same step.
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     ledger::enter(&socket);
     socket.set_nonblocking(true)?;
+    // Before the connect this bounds what is announced, and with it the other end. Afterwards it would bound nothing.
+    if short_segments && let Err(error) = socket.set_tcp_mss(SHORT_SEGMENT_BYTES) {
+        log::debug!("segments to {address} are as long as the system makes them: {error}");
+    }
     match socket.connect(&SockAddr::from(address)) {
         // A connect that a signal interrupts goes on in the background, like one that does not wait.
         Err(error) if !is_in_progress(&error) => Err(error),

@@ -19,7 +19,7 @@ use crate::{
     conn::Conn,
     key::SecretKey,
     place::{Names, Place},
-    preamble::Preamble,
+    preamble::{Preamble, Role},
     sys,
 };
 
@@ -37,7 +37,10 @@ pub fn dial_with_preamble(
     key: Option<&SecretKey>,
     deadline: Instant,
 ) -> Result<Conn, DialError> {
-    reach(&target.clone().into(), Some(Greeting { preamble: Hello::Fixed(preamble), key }), deadline)
+    // What travels between a peer and its master is little, and all depends on it: it goes through every path.
+    let short_segments = preamble.role == Role::Control;
+    let place = Place { short_segments, ..target.clone().into() };
+    reach(&place, Some(Greeting { preamble: Hello::Fixed(preamble), key }), deadline)
 }
 
 /// As [`dial_with_preamble`], to wherever somebody may be reached. `preamble` says what to begin a connection with that
@@ -92,7 +95,7 @@ mod tests {
     use super::*;
     use crate::{
         handshake::KnockError,
-        preamble::{PREAMBLE_BYTES, ReplyError, Role},
+        preamble::{PREAMBLE_BYTES, ReplyError},
     };
     use std::{
         io::{Read, Write},

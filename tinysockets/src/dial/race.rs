@@ -230,7 +230,7 @@ impl<'a> Race<'a> {
             && !is_awaited
             && let Some(lane) = self.waiting.pop_front()
         {
-            match Attempt::begin(lane.address) {
+            match Attempt::begin(lane.address, self.place.short_segments) {
                 Ok(attempt) => {
                     let left = self.deadline.saturating_duration_since(now);
                     let share = left / u32::try_from(self.waiting.len() + 2).unwrap_or(u32::MAX);

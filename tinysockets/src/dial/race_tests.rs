@@ -5,7 +5,7 @@ use crate::{
     address::HostPort,
     conn::Conn,
     handshake::KnockError,
-    place::Place,
+    place::{Place, SHORT_SEGMENT_BYTES},
     preamble::{PREAMBLE_BYTES, Preamble, Refusal, Reply, Role},
 };
 use socket2::{Domain, Socket, Type};
@@ -41,7 +41,7 @@ fn place(listeners: &[TcpListener]) -> Place {
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();
     let others = addresses[1..].iter().map(SocketAddr::ip).collect();
-    Place { target: addresses[0].into(), others, first: Some(addresses[0].ip()) }
+    Place { others, first: Some(addresses[0].ip()), ..Place::from(HostPort::from(addresses[0])) }
 }
 
 /// Answers each connection with the next of `answers`, keeps it for as long as the test, and says that it came.
@@ -92,7 +92,8 @@ fn an_address_that_does_not_answer_costs_a_quarter_of_a_second() {
     let [works] = listeners([1]);
     let port = works.local_addr().expect("bound").port();
     let _hole = black_hole((ip(2), port).into());
-    let place = Place { target: HostPort::new("127.0.0.2", port), others: vec![ip(1)], first: Some(ip(2)) };
+    let target = HostPort::new("127.0.0.2", port);
+    let place = Place { others: vec![ip(1)], first: Some(ip(2)), ..target.into() };
     let began = Instant::now();
     let _kept = answering(works, vec![accepted()]);
     let conn = dial_any(&place).expect("the other address works");
@@ -210,4 +211,19 @@ fn without_a_preamble_who_connects_first_wins() {
     let [works] = listeners([1]);
     let conn = dial(&works.local_addr().expect("bound").into(), Instant::now() + PATIENCE);
     assert_eq!(winner(&conn.expect("it listens")), ip(1));
+}
+
+#[test]
+fn short_segments_bound_what_either_end_sends() {
+    for short_segments in [true, false] {
+        let [listener] = listeners([1]);
+        let place = Place { short_segments, ..place(&[listener.try_clone().expect("a copy")]) };
+        let kept = answering(listener, vec![accepted()]);
+        let conn = dial_any(&place).expect("it works");
+        let far = Conn::from(kept.recv_timeout(PATIENCE).expect("it has come"));
+        for end in [&conn, &far] {
+            let segment_bytes = end.info().expect("connected").segment_bytes;
+            assert_eq!(segment_bytes <= SHORT_SEGMENT_BYTES, short_segments, "{segment_bytes}");
+        }
+    }
 }

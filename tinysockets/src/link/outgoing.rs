@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     conn::Conn,
+    place::SHORT_SEGMENT_BYTES,
     sys::{self, Interest, PollEntry, TcpInfo, Waker},
 };
 
@@ -75,6 +76,9 @@ pub struct Backlog {
     pub last_ack_ms: Option<u64>,
     /// Longest smoothed round trip of all connections, in microseconds.
     pub rtt_us_max: u32,
+    /// Longest segment of a connection whose oldest one was sent again and again in vain, if segments of it are longer
+    /// than those that every path takes; 0 if there is none. Its first words, which are short, have passed.
+    pub vain_segment_bytes: u32,
 }
 
 impl Backlog {
@@ -244,6 +248,9 @@ impl OutLink {
                     let is_patient = info.vain_retransmits < VAIN_RETRANSMITS;
                     let age = if is_patient { 0 } else { u64::from(info.last_ack_ms) };
                     backlog.last_ack_ms = Some(backlog.last_ack_ms.map_or(age, |other| other.min(age)));
+                    if !is_patient && info.segment_bytes > SHORT_SEGMENT_BYTES {
+                        backlog.vain_segment_bytes = backlog.vain_segment_bytes.max(info.segment_bytes);
+                    }
                 }
             }
         }

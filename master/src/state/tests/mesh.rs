@@ -345,8 +345,8 @@ fn assert_edge_1_3_broke(mut rig: Rig, op: OpId) {
 }
 
 fn stalled(second: u64, edge: EdgeName) -> (C2m, C2m) {
-    let stalled =
-        StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: second * 1000, idle_ms: 0 };
+    let (to, generation) = (edge.to, edge.generation);
+    let stalled = StalledEdge { to, generation, stalled_ms: second * 1000, idle_ms: 0, segment_bytes: 0 };
     (beat(vec![stalled], vec![], vec![]), beat(vec![], vec![], vec![]))
 }
 

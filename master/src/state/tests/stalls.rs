@@ -8,7 +8,7 @@ use pccl_protocol::*;
 fn beat_with_stall(rig: &mut Rig, from: u64, to: u64, stalled_ms: u64) {
     let edge = rig.edge(from, to);
     let (to, generation) = (edge.to, edge.generation);
-    beat_about(rig, from, StalledEdge { to, generation, stalled_ms, idle_ms: 20_000 });
+    beat_about(rig, from, StalledEdge { to, generation, stalled_ms, idle_ms: 20_000, segment_bytes: 0 });
 }
 
 /// A beat of a peer in an operation, of which nothing else is said.
@@ -227,7 +227,7 @@ fn stand_still(rig: &mut Rig, (edge, from): (EdgeName, u64), before: u64, second
         beat_about(
             rig,
             from,
-            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms, idle_ms: 0 },
+            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms, idle_ms: 0, segment_bytes: 0 },
         );
         rig.tick();
     }
@@ -244,7 +244,7 @@ fn stand_still_at_work(rig: &mut Rig, (edge, from, to): (EdgeName, u64, u64), se
         beat_about(
             rig,
             from,
-            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: 60_000, idle_ms: 0 },
+            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: 60_000, idle_ms: 0, segment_bytes: 0 },
         );
         rig.tick();
     }
@@ -308,4 +308,38 @@ fn a_sender_that_stopped_itself_does_not_blame_its_edges() {
         stand_still(&mut rig, (edge, from), 8, 4, &[]);
         assert!(is_blamed(&rig, edge), "{purpose:?}: it stood still while all lived");
     }
+}
+
+/// The edge from client 1 to 2, as client 1 knows it, in the ring or beside it.
+fn planned_between(rig: &Rig, from: u64, to: u64) -> PlanEdge {
+    let plan = &rig.plans[&1];
+    let rank = |n: u64| plan.rank_of(rig.peers[&n]).expect("a member") as u16;
+    let is_it = |edge: &&PlanEdge| (edge.from, edge.to) == (rank(from), rank(to));
+    *plan.edges.iter().find(is_it).expect("planned")
+}
+
+#[test]
+fn the_second_standstill_of_long_segments_makes_them_short_between_the_two() {
+    let mut rig = Rig::world(3);
+    for time in 1..=2 {
+        rig.confirm_all();
+        let op = rig.op(1, 7 + time, 0);
+        (1..=3).for_each(|n| rig.initiate(n, op));
+        rig.mail.clear();
+        assert!(!planned_between(&rig, 1, 2).short_segments);
+        let EdgeFault { to, generation, .. } = rig.edge(1, 2);
+        for second in 1..=8 {
+            if rig.edge(1, 2).generation == generation {
+                let stalled = StalledEdge { to, generation, stalled_ms: second * 1000, segment_bytes: 1448 };
+                beat_about(&mut rig, 1, stalled);
+            }
+            rig.pass(1000, &[2, 3]);
+        }
+        let detail = aborted(rig.answer(1)).detail;
+        assert!(detail.as_str().contains("segments of 1448 bytes"), "{detail}");
+        assert_eq!(detail.as_str().contains("MTU"), time == 2, "{detail}");
+    }
+    let short =
+        [(1, 2), (2, 1), (2, 3), (3, 1)].map(|(from, to)| planned_between(&rig, from, to).short_segments);
+    assert_eq!(short, [true, true, false, false]);
 }

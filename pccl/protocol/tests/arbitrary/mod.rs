@@ -278,7 +278,7 @@ arb_struct! {
     Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, busy, fetch }
     FetchProgress { done_bytes, total_bytes, rate, sources }
     EdgeBytes { peer, generation, bytes }
-    StalledEdge { to, generation, stalled_ms, idle_ms }
+    StalledEdge { to, generation, stalled_ms, idle_ms, segment_bytes }
     BusyEdge { from, generation, busy_ms }
     VoteTopology { request, wait_for_world }
     EdgeReport { epoch, up, broken }
@@ -360,7 +360,7 @@ arb_struct! {
     WorldSizes { world_epoch, global, group, groups, largest_group, min_world }
     Member { peer, hosts, p2p_port, state_port, share, site }
     Site { number, share }
-    PlanEdge { from, to, generation, connections, purpose, back, relayed }
+    PlanEdge { from, to, generation, connections, purpose, back, relayed, short_segments }
     Paths { mesh, one_host, pairwise, partial, sites, by_sites }
     GroupPlan { group, epoch, counted_since, sizes, members, edges, paths }
     EdgeFault { from, to, generation, forgotten, text }

@@ -330,7 +330,7 @@ fn the_second_standstill_of_long_segments_makes_them_short_between_the_two() {
         let EdgeFault { to, generation, .. } = rig.edge(1, 2);
         for second in 1..=8 {
             if rig.edge(1, 2).generation == generation {
-                let stalled = StalledEdge { to, generation, stalled_ms: second * 1000, segment_bytes: 1448 };
+                let stalled = StalledEdge { to, generation, stalled_ms: second * 1000, idle_ms: 0, segment_bytes: 1448 };
                 beat_about(&mut rig, 1, stalled);
             }
             rig.pass(1000, &[2, 3]);

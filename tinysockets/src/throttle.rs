@@ -257,7 +257,8 @@ impl<K: Copy + Ord> Crowd<K> {
     /// The block of which most are there that have shown nothing, and how many. Called for each connection of a flood:
     /// networks of one block lie side by side.
     fn most_crowded_block(&self) -> Option<(Network, usize)> {
-        let (mut most, mut now): (Option<(Network, usize)>, Option<(Network, usize)>) = (None, None);
+        let mut most: Option<(Network, usize)> = None;
+        let mut now = most;
         for (network, keys) in &self.networks {
             let before = now.filter(|(block, _)| *block == network.block()).map_or(0, |(_, count)| count);
             now = Some((network.block(), before + keys.len()));

@@ -45,7 +45,8 @@ impl Ways {
         self.note(peer, |way| was_known = std::mem::replace(&mut way.short_segments, true));
         if !was_known {
             log::warn!(
-                "a connection to peer {peer} stood, and nothing came over it: connections to it have segments of at                  most {SHORT_SEGMENT_BYTES} bytes from now on, in case the path drops large packets (MTU)"
+                "a connection to peer {peer} stood, and nothing came over it: connections to it have segments of at \
+                 most {SHORT_SEGMENT_BYTES} bytes from now on, in case the path drops large packets (MTU)"
             );
         }
     }

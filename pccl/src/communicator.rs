@@ -67,6 +67,8 @@ pub struct Communicator {
     offer: Mutex<Option<ResumeOffer>>,
     /// The last sync failed for want of a newer state, which a newcomer may bring.
     lacks_state: AtomicBool,
+    /// While that goes on.
+    lack: Mutex<Option<join::Patience>>,
     kept: Mutex<lend::Kept>,
     /// This peer has not synced since it was let in with the state that its group lent.
     came_ahead: AtomicBool,
@@ -96,6 +98,7 @@ impl Communicator {
             last_verdict: Mutex::new(None),
             offer: Mutex::new(None),
             lacks_state: AtomicBool::new(false),
+            lack: Mutex::new(None),
             kept: Mutex::default(),
             came_ahead: AtomicBool::new(false),
         }

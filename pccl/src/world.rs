@@ -11,8 +11,9 @@ use std::{
 
 /// The run as it was when the master answered the last call of this communicator that agrees with others (`connect`,
 /// `update_topology`, `wait_for_world`, an all-reduce, a sync). What happened after that answer shows only after the
-/// next call, so that all peers that got the same answer see the same, and those that branch on it branch alike. All
-/// sizes count accepted peers only.
+/// next call, so that all peers that got the same answer see the same, and those that branch on it branch alike. After
+/// a collective that succeeds it is the run in which that began, with those who took part, if somebody was lost before
+/// the answer came. All sizes count accepted peers only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct World {

@@ -2,6 +2,8 @@
 
 #[path = "collectives/failures.rs"]
 mod failures;
+#[path = "collectives/late.rs"]
+mod late;
 
 use pccl::{
     Algorithm, Block, Call, Cause, CollectiveOptions, Communicator, Error, Master, MasterConfig, ReduceInfo,
@@ -18,6 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// No elements, fewer than peers, some, and several frames in each chunk.
 const COUNTS: [usize; 4] = [0, 1, 1000, 400_000];
 
+fn new_master() -> Master {
+    let _ = env_logger::builder().is_test(true).try_init();
+    let config =
+        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
+    Master::launch(config).expect("master starts")
+}
+
 /// Peers of one run, by their ranks.
 struct Peers {
     all: Vec<Communicator>,
@@ -26,13 +35,17 @@ struct Peers {
 
 impl Peers {
     fn new(count: usize) -> Self {
-        let _ = env_logger::builder().is_test(true).try_init();
-        let config =
-            MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
-        let master = Master::launch(config).expect("master starts");
+        let master = new_master();
         let address = master.local_addr().to_string();
+        Self::at(&vec![address; count], master)
+    }
+
+    /// Each reaches the master under an address of its own.
+    fn at(addresses: &[String], master: Master) -> Self {
+        let count = addresses.len();
         let peer = |index: usize| {
-            let builder = Communicator::builder(&address).first_ports(0, 0).name(&format!("peer{index}"));
+            let builder =
+                Communicator::builder(&addresses[index]).first_ports(0, 0).name(&format!("peer{index}"));
             builder.build().expect("valid settings")
         };
         let all: Vec<Communicator> = (0..count).map(peer).collect();

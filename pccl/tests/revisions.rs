@@ -1,7 +1,10 @@
 //! Trainings that go on after everything has ended: peers are threads of this process, with a real master.
 
-use pccl::{Communicator, Error, Master, MasterConfig, ReduceOp, SharedState, SyncStrategy};
-use std::{thread, time::Duration};
+use pccl::{Cause, Communicator, Error, Master, MasterConfig, ReduceOp, SharedState, SyncStrategy};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,6 +92,50 @@ fn two_fresh_peers_in_the_loop_of_the_library_go_on_from_what_the_third_brings()
         for peer in fresh {
             let seen = peer.join().expect("no panic").expect("goes on");
             assert_eq!(seen, trained);
+        }
+    });
+}
+
+#[test]
+fn who_waits_for_a_state_that_is_lost_does_not_ask_all_the_time() {
+    let master = master();
+    let [holder, first, second] = [(); 3].map(|()| communicator(&master));
+    let sync = |comm: &Communicator, revision| {
+        let mut weights = [revision as f32; 4];
+        let mut state = SharedState::new(revision);
+        state.tensor("weights", &mut weights)?;
+        comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular).map(drop)
+    };
+    holder.connect().expect("connect");
+    sync(&holder, 9).expect("synced");
+    thread::scope(|scope| {
+        for comm in [&first, &second] {
+            scope.spawn(|| {
+                comm.connect().expect("connect");
+                comm.wait_for_world(3, None).expect("all are there");
+            });
+        }
+        holder.wait_for_world(3, None).expect("all are there");
+    });
+    holder.close();
+    let is_lost = |error: &Error| error.verdict().is_some_and(|verdict| verdict.cause == Cause::StateLost);
+    let tries = |comm: &Communicator| {
+        let (mut lost, mut began) = (0, Instant::now());
+        while lost < 5 {
+            let error = sync(comm, 0).expect_err("nobody has what was committed");
+            if is_lost(&error) {
+                lost += 1;
+            } else {
+                began = Instant::now();
+            }
+            comm.recover(&error, 2).expect("it waits");
+        }
+        began.elapsed()
+    };
+    // Pauses of 100, 200, 400, 800 and 1600 ms, by a quarter shorter or longer.
+    thread::scope(|scope| {
+        for comm in [&first, &second] {
+            scope.spawn(|| assert!(tries(comm) >= Duration::from_millis(2_300)));
         }
     });
 }

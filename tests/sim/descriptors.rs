@@ -96,6 +96,10 @@ impl World {
         }
         let mut rng = Rng::new(self.seed ^ op.epoch.0 << 24 ^ op.tag.number << 16 ^ 0x5eed_0013 << 32);
         descriptor.knew_ring = !(self.swarm.odd_calls && rng.percent(25));
+        if self.swarm.odd_calls && rng.percent(20) {
+            // What the others call, too, by a rank of another ring.
+            return Descriptor { knew_ring: false, by_rank: true, ..self.descriptor(group, op, ring) };
+        }
         descriptor
     }
 }

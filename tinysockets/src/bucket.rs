@@ -41,6 +41,12 @@ impl<T: Copy + Sub<Output = Duration>> Bucket<T> {
         may
     }
 
+    /// It happens `count` times, whether it may or not. How long nothing more should happen then, for the rate to hold.
+    pub fn spend(&mut self, rate: &Rate, now: T, count: f64) -> Duration {
+        (self.left, self.since) = (self.left(rate, now) - count, now);
+        if self.left < 0.0 { self.wait_for(rate, now, 0.0) } else { Duration::ZERO }
+    }
+
     /// What was counted once is not to count.
     pub fn give_back(&mut self, rate: &Rate) {
         self.left = (self.left + 1.0).min(rate.burst);

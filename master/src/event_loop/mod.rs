@@ -197,6 +197,8 @@ pub(crate) struct EventLoop {
     /// The connection that was read last.
     last_read: u64,
     large: LargePackets,
+    /// Clients that have sent more than they may, and when they are read again.
+    paced: BTreeMap<u64, Instant>,
     thrown_away: Bucket<Instant>,
     /// Bytes that wait for clients.
     queued: Gauge,
@@ -259,6 +261,7 @@ impl EventLoop {
             throttle: Throttle::new(now),
             last_read: 0,
             large: LargePackets::default(),
+            paced: BTreeMap::new(),
             thrown_away: Bucket::full(&read::THROWN_AWAY, now),
             queued: Gauge::default(),
             next_look_at_readers: now,
@@ -366,7 +369,9 @@ impl EventLoop {
         let of_closing = (!self.closing.is_empty()).then_some(self.next_look_at_closing);
         let of_conns = of_half_open.into_iter().chain(of_closing).chain(self.standing_deadline());
         let of_admin = self.admin.as_ref().and_then(Admin::deadline);
-        let earliest = of_conns.chain(of_state).chain(of_admin).chain(self.stop_deadline).min();
+        let of_paced = self.paced.values().min().copied();
+        let earliest =
+            of_conns.chain(of_paced).chain(of_state).chain(of_admin).chain(self.stop_deadline).min();
         self.reactor.time_to_wait(earliest)
     }
 
@@ -403,7 +408,7 @@ impl EventLoop {
             self.reactor.wait(Duration::ZERO)?;
             self.read_all();
         }
-        let unread: Vec<u64> = self.large.waiting().collect();
+        let unread: Vec<u64> = self.large.waiting().chain(self.paced.keys().copied()).collect();
         unread.into_iter().for_each(|key| self.take(Input::Unread { client: ClientKey(key) }));
         self.settle();
         // Packets may have moved the deadline.
@@ -475,6 +480,7 @@ impl EventLoop {
     fn remove(&mut self, key: u64) -> Option<Conn> {
         self.half_open.remove(key);
         self.closing.remove(&key);
+        self.paced.remove(&key);
         if let Some(office) = &mut self.tickets {
             office.forget(ClientKey(key));
         }

@@ -47,7 +47,14 @@ impl EventLoop {
     /// Gives connections that may have bytes one turn each, as far as there is time; the next turn begins with those
     /// that it was not enough for.
     pub(super) fn read_turn(&mut self) {
-        let until = Instant::now() + TURN;
+        let now = Instant::now();
+        let due: Vec<u64> =
+            self.paced.iter().filter(|(_, after)| **after <= now).map(|(key, _)| *key).collect();
+        for key in due {
+            self.paced.remove(&key);
+            self.reactor.mark_readable(key);
+        }
+        let until = now + TURN;
         let readable = self.reactor.take_readable();
         let (behind, before): (Vec<u64>, Vec<u64>) =
             readable.into_iter().partition(|key| *key > self.last_read);
@@ -226,6 +233,9 @@ impl EventLoop {
     fn hand_over_packets(&mut self, key: u64, share: &mut Share) -> Progress {
         let client = ClientKey(key);
         loop {
+            if self.is_paced(key) {
+                return Progress::Drained;
+            }
             match self.next_packet(key) {
                 Next::Packet(packet) => {
                     let packet = match self.take_about_connection(key, packet) {
@@ -252,6 +262,15 @@ impl EventLoop {
                 return Progress::Over;
             }
         }
+    }
+
+    /// Whether a client is not to be read now: it has sent more than it may. What it sends next is in its own way, and
+    /// in nobody else's.
+    fn is_paced(&mut self, key: u64) -> bool {
+        let after = self.state.read_after(ClientKey(key)).map(|after| self.instant(after));
+        let Some(after) = after.filter(|after| *after > Instant::now()) else { return false };
+        self.paced.insert(key, after);
+        true
     }
 
     fn next_packet(&mut self, key: u64) -> Next {

@@ -1,8 +1,9 @@
-//! What one client may ask of the master, and how often: bounds that nobody meets who keeps to the protocol. They are
-//! counted for each client; joins for each network from which they come.
+//! What one client may ask of the master, and how often. They are counted for each client; joins for each network from
+//! which they come. Who is faster is read more slowly, and never dropped: a program may be as fast as it likes, and
+//! what it sends waits in its own buffers.
 
 use super::MasterState;
-use super::admit::{Standing, protocol};
+use super::admit::Standing;
 use super::client::Phase;
 use super::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
@@ -19,6 +20,8 @@ const MAX_NETWORKS: usize = 4096;
 const ANSWERS: Rate = Rate { burst: 64.0, per_second: 32.0 };
 /// The same for everybody else.
 const ANSWERS_TO_OTHERS: Rate = Rate { burst: 8.0, per_second: 4.0 };
+/// Questions for the status, somewhat more than are answered.
+const QUESTIONS: Rate = Rate { burst: 96.0, per_second: 32.0 };
 /// Beats, of peers that are to beat once a second or less often.
 const BEATS: Rate = Rate { burst: 1024.0, per_second: 16.0 };
 /// The same in the time between two beats of a peer that is to beat more often.
@@ -41,7 +44,7 @@ const KEYS: Rate = Rate {
 /// Questions for the rates of edges, whose answers are large.
 const RATES: Rate = Rate { burst: 8.0, per_second: 1.0 };
 
-/// What is counted.
+/// What is counted, each for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 enum Subject {
     Beats,
@@ -52,21 +55,7 @@ enum Subject {
     Steps,
     Keys,
     Rates,
-}
-
-impl Subject {
-    fn text(self) -> &'static str {
-        match self {
-            Self::Beats => "beats",
-            Self::VotesGivenUp => "votes given up",
-            Self::Probes => "results of probes",
-            Self::Reports => "reports about edges",
-            Self::Calls => "wishes to be dialed",
-            Self::Steps => "steps of loans and fetches",
-            Self::Keys => "keys of shared state",
-            Self::Rates => "questions for rates",
-        }
-    }
+    Questions,
 }
 
 /// What is counted of a packet.
@@ -93,6 +82,7 @@ fn counted(packet: &C2m, options: &Options) -> Option<Counted> {
             let count = vote.entries.len() as f64;
             Some(Counted { what: Subject::Keys, rate: KEYS, count })
         }
+        C2m::StatusRequest(_) => one(Subject::Questions, QUESTIONS),
         C2m::RatesRequest(_) => one(Subject::Rates, RATES),
         _ => None,
     }
@@ -103,20 +93,16 @@ fn counted(packet: &C2m, options: &Options) -> Option<Counted> {
 pub(super) struct Allowance {
     used: BTreeMap<Subject, Bucket<Timestamp>>,
     answers: Option<Bucket<Timestamp>>,
+    /// Before this nothing more of the client should be read.
+    read_after: Timestamp,
 }
 
 impl Allowance {
-    fn take(&mut self, packet: &C2m, options: &Options, now: Timestamp) -> Result<(), KickReason> {
-        let Some(Counted { what, rate, count }) = counted(packet, options) else { return Ok(()) };
+    fn spend(&mut self, packet: &C2m, options: &Options, now: Timestamp) {
+        let Some(Counted { what, rate, count }) = counted(packet, options) else { return };
         let bucket = self.used.entry(what).or_insert_with(|| Bucket::full(&rate, now));
-        if bucket.take(&rate, now, count) {
-            return Ok(());
-        }
-        let Rate { burst, per_second } = rate;
-        Err(protocol(format!(
-            "too many {}: the limit is {burst} at once and then {per_second} per second",
-            what.text()
-        )))
+        let wait = bucket.spend(&rate, now, count);
+        self.read_after = self.read_after.max(now + wait);
     }
 
     /// Whether a question may be answered now; otherwise how long it takes until then.
@@ -157,14 +143,21 @@ impl Joins {
 }
 
 impl MasterState {
-    /// Counts a packet, and refuses it if its sender does that too often.
+    /// Counts a packet, and refuses a join if there are too many from its network.
     pub(super) fn count(&mut self, client: ClientKey, packet: &C2m) -> Result<(), KickReason> {
         let now = self.roll.now;
         let Some(known) = self.roll.clients.get_mut(&client) else { return Ok(()) };
         if let C2m::Register(_) = packet {
             return self.joins.take(known.remote, now);
         }
-        known.allowance.take(packet, &self.roll.options, now)
+        known.allowance.spend(packet, &self.roll.options, now);
+        Ok(())
+    }
+
+    /// Until when nothing more of a client should be read, if it has sent more than it may.
+    pub fn read_after(&self, client: ClientKey) -> Option<Timestamp> {
+        let read_after = self.roll.clients.get(&client)?.allowance.read_after;
+        (read_after > self.roll.now).then_some(read_after)
     }
 
     /// The largest packet that a client may send now, in bytes.

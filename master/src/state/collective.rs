@@ -9,8 +9,8 @@ use super::roll::Roll;
 use super::types::Timestamp;
 use pccl_protocol::{
     Algorithm, C2m, Cause, CollectiveId, Commence, Descriptor, Finite, GroupId, Initiate, M2c, Misfit,
-    NotFinite, Nothing, OpFault, OpFaultKind, OpId, OpOutcome, Operation, Outcome, PeerId, Phase, Stale,
-    TooFewPeers, Verdict, VoteRef,
+    NotFinite, Nothing, OpFault, OpFaultKind, OpId, OpOutcome, Operation, Outcome, Pair, PeerId, Phase,
+    Stale, TooFewPeers, Verdict, VoteRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,6 +81,9 @@ impl Group {
         {
             return refuse(kind, Cause::WorldChanged, &missing, &text);
         }
+        if let Some(step) = self.outdated(roll, id, votes) {
+            return step;
+        }
         let odd = votes.iter().find_map(|(peer, other)| Some((peer, descriptor.difference(other)?)));
         if let Some((other, (a, b))) = odd {
             let detail = format!("{} called it {a}, {} {b}", roll.name_of(*first), roll.name_of(*other));
@@ -100,6 +103,23 @@ impl Group {
             return Step::Wait;
         }
         Step::Commence(descriptor.algorithm_for(votes.len(), self.net.paths))
+    }
+
+    /// A caller has named somebody by a rank of another ring than this one. What it meant is a member perhaps, and what
+    /// it followed from may have changed: it is to look again, before anything moves.
+    fn outdated(&self, roll: &Roll, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Option<Step> {
+        let (peer, vote) = votes.iter().find(|(_, vote)| vote.by_rank && !vote.knew_ring)?;
+        let (kind, name) = (vote.kind(), roll.name_of(*peer));
+        let text = format!("{name} called the {kind} by a rank before it knew the present members");
+        let id = CollectiveId { kind, op: id };
+        Some(Step::Decide(roll.refused(id, Cause::WorldChanged, &[], &text)))
+    }
+
+    /// The same of a call between two who are both members: the other one may never come to just that call.
+    fn outdated_pair(&self, roll: &Roll, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Option<Step> {
+        let Pair { from, to } = id.tag.pair?;
+        let are_here = self.ring.contains(&from) && self.ring.contains(&to);
+        self.outdated(roll, id, votes).filter(|_| are_here)
     }
 
     /// When an attempt has to be looked at again.
@@ -220,6 +240,8 @@ impl Groups {
                     let operation = (Operation::Collective(op.named(id)), Phase::Voting, 0);
                     let verdict = self.given_up_verdict(roll, operation, *given_up, &missing);
                     Step::Decide(Outcome::Aborted(verdict))
+                } else if let Some(step) = group.outdated_pair(roll, id, votes) {
+                    step
                 } else if missing.is_empty() && (id.tag.pair.is_some() || group.work.ops.gate().ready) {
                     group.begin_or_mismatch(roll, id, votes)
                 } else {

@@ -5,7 +5,8 @@ use std::fmt;
 use tinysockets::wire::{Decode, Encode, Reader, WireError};
 
 /// What travels with a vote to begin a collective. All votes of one attempt must be equal, but for what the voter says
-/// of itself: whether its contribution [is finite](Finite), and whether it knew the ring.
+/// of itself: whether its contribution [is finite](Finite), whether it knew the ring, and whether it named a peer by
+/// its rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     /// What is done.
@@ -22,6 +23,9 @@ pub struct Descriptor {
     /// Whether the voter knew the ring of this attempt when it made the call. One that did not may have taken its
     /// arguments, the root for instance, from another one: then it is no mistake if they differ from those of others.
     pub knew_ring: bool,
+    /// Whether the caller has named a peer by its rank. A rank means a member of the world that the caller knew: if
+    /// that is not the ring of this attempt, nothing is done.
+    pub by_rank: bool,
 }
 
 impl Encode for Descriptor {
@@ -32,6 +36,7 @@ impl Encode for Descriptor {
         self.finite.encode(out);
         self.cut.encode(out);
         self.knew_ring.encode(out);
+        self.by_rank.encode(out);
     }
 }
 
@@ -40,13 +45,13 @@ impl Decode for Descriptor {
         let collective = Collective::decode(reader)?;
         let (parts, algorithm) = (Vec::decode(reader)?, Algorithm::decode(reader)?);
         let (finite, cut) = (Finite::decode(reader)?, Option::<Cut>::decode(reader)?);
-        let knew_ring = bool::decode(reader)?;
+        let (knew_ring, by_rank) = (bool::decode(reader)?, bool::decode(reader)?);
         collective.check(&parts)?;
         if cut.is_some() && (collective.kind() != CollectiveKind::AllReduce || parts.len() != 1) {
             let what = "code of a collective that is a segment";
             return Err(WireError::BadValue { what, value: collective.kind().code().into() });
         }
-        Ok(Self { collective, parts, algorithm, finite, cut, knew_ring })
+        Ok(Self { collective, parts, algorithm, finite, cut, knew_ring, by_rank })
     }
 }
 
@@ -56,7 +61,7 @@ impl Descriptor {
     /// An all-reduce of these tensors.
     pub const fn all_reduce(parts: Vec<PartDescriptor>, algorithm: Algorithm) -> Self {
         let (collective, finite) = (Collective::AllReduce(Nothing {}), Finite::NotAsked(Nothing {}));
-        Self { collective, parts, algorithm, finite, cut: None, knew_ring: true }
+        Self { collective, parts, algorithm, finite, cut: None, knew_ring: true, by_rank: false }
     }
 
     /// The kind of collective.

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use pccl_flight::What;
 use pccl_protocol::{
     Algorithm, C2m, CallKind, Cause, CollectiveId, Commence, Complete, Descriptor, GiveUp, GroupEpoch,
-    Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
+    GroupPlan, Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
@@ -180,10 +180,11 @@ impl Op {
         if state.phase != Phase::Stale {
             return;
         }
-        let (mut shape, mut ring) = (None, Vec::new());
+        let (mut shape, mut ring, mut knew_ring) = (None, Vec::new(), true);
         let registered = common.table.register(&op, self.tag, |slot| {
             shape = shape_of(&self.descriptor.collective, &slot.ring);
             ring.clone_from(&slot.ring);
+            knew_ring = self.knows(&slot.plan);
             let what = (&self.descriptor, &self.raws[..]);
             Running::new(slot, shape.as_ref(), what, (&common.backups, &self.backup), self.me.clone())
         });
@@ -195,8 +196,6 @@ impl Op {
         // The master finds that as well, and lets no such attempt begin.
         state.early = shape.is_none().then(|| local_fault("called for other members"));
         state.vote = None;
-        // What two say to each other has nothing to do with the others.
-        let knew_ring = self.tag.pair.is_some() || self.known.world.ring == ring;
         (state.attempt, state.ring) = (Some(attempt.clone()), ring);
         (state.initiated, state.told) = (false, false);
         drop(state);
@@ -221,6 +220,18 @@ impl Op {
         // The communicator may have ended before the registration was visible to those who end it.
         if let Some(end) = common.control.end() {
             self.ended(&end);
+        }
+    }
+
+    /// Whether what the caller knew when it launched this holds in a ring. What two say to each other has nothing to do
+    /// with the others, so of a pair it is enough that the ranks of both are what they were.
+    fn knows(&self, plan: &GroupPlan) -> bool {
+        let known = self.known();
+        let is_alike = |peer| plan.rank_of(peer) == known.iter().position(|member| *member == peer);
+        match self.tag.pair {
+            Some(_) if !self.descriptor.by_rank => true,
+            Some(Pair { from, to }) => is_alike(from) && is_alike(to),
+            None => plan.members.iter().map(|member| &member.peer).eq(known),
         }
     }
 
@@ -268,9 +279,8 @@ impl Op {
     pub(crate) fn commence(&self, commence: &Commence) {
         let id = commence.op;
         let mut early = None;
-        let Some(attempt) = self.step(id, Phase::Voting, |state| early = state.begin()) else {
-            return;
-        };
+        let begin = |state: &mut State| early = state.begin(self.common.told.world());
+        let Some(attempt) = self.step(id, Phase::Voting, begin) else { return };
         flight::commenced(&self.common.flight, commence);
         let named = commence.algorithm;
         // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
@@ -318,8 +328,15 @@ impl Op {
         }
         flight::decided(&self.common.flight, id, &outcome);
         let complete = state.vote == Some(Vote::Complete);
+        let mut answer_world = self.common.told.world();
         let result = match outcome {
-            Outcome::Done(_) if complete => Ok(()),
+            Outcome::Done(_) if complete => {
+                // A member may be lost between its last packet for this and the answer. Who took part, and in which
+                // order, is what the caller is told by this success; the loss comes with the next call.
+                answer_world =
+                    state.begun_in.take().filter(|it| it.world.ring == state.ring).unwrap_or(answer_world);
+                Ok(())
+            }
             Outcome::Done(_) => {
                 drop(state);
                 let text = "the master completed an operation that this peer had not";
@@ -337,7 +354,7 @@ impl Op {
                 })
             }
         };
-        state.answer_world = Some(self.common.told.world());
+        state.answer_world = Some(answer_world);
         self.finish(&mut state, result, true);
     }
 

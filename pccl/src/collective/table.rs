@@ -45,6 +45,8 @@ pub(crate) struct Slot {
     pub(crate) shares: Vec<u16>,
     /// The sites of the ranks.
     pub(crate) sites: Vec<Site>,
+    /// The ring of the whole group.
+    pub(crate) plan: Arc<GroupPlan>,
 }
 
 impl Inner {
@@ -62,7 +64,7 @@ impl Inner {
 
     /// Who takes part in the next attempt of a tag, and its identity.
     fn slot(&self, tag: Tag) -> Option<Slot> {
-        let (plan, id) = (self.ring.as_ref()?, self.next_id(tag));
+        let (plan, id) = (self.ring.clone()?, self.next_id(tag));
         Some(match tag.pair {
             None => {
                 let ring = plan.members.iter().map(|member| member.peer).collect();
@@ -73,6 +75,7 @@ impl Inner {
                     paths: plan.paths,
                     shares: plan.shares(),
                     sites: plan.sites(),
+                    plan,
                 }
             }
             Some(Pair { from, to }) => {
@@ -84,6 +87,7 @@ impl Inner {
                     paths: Paths::default(),
                     shares: Vec::new(),
                     sites: Vec::new(),
+                    plan,
                 }
             }
         })

@@ -127,6 +127,11 @@ impl Patience {
         Self::new(now, Duration::from_secs(u64::from(u32::MAX)))
     }
 
+    /// The same, of somebody who says so at once.
+    pub(super) fn endless_and_loud(now: Instant) -> Self {
+        Self { warn_after: Duration::ZERO, ..Self::endless(now) }
+    }
+
     /// When an attempt that begins now, and takes no longer than this, has to be over.
     fn deadline(&self, now: Instant, most: Duration) -> Instant {
         (self.since + self.limit).min(now + most)
@@ -142,7 +147,7 @@ impl Patience {
     }
 
     /// The seconds so far, if it is time to say that it takes long.
-    fn warning(&mut self, now: Instant) -> Option<u64> {
+    pub(super) fn warning(&mut self, now: Instant) -> Option<u64> {
         let waited = now.saturating_duration_since(self.since);
         if waited < self.warn_after {
             return None;
@@ -257,6 +262,14 @@ mod tests {
         let mut patience = Patience::new(start, 100 * SECOND);
         let warned: Vec<u64> = (0..100).filter_map(|at| patience.warning(start + at * SECOND)).collect();
         assert_eq!(warned, [5, 35, 65, 95]);
+    }
+
+    #[test]
+    fn who_is_loud_says_so_at_once_and_then_now_and_then() {
+        let start = Instant::now();
+        let mut patience = Patience::endless_and_loud(start);
+        let warned: Vec<u64> = (0..70).filter_map(|at| patience.warning(start + at * SECOND)).collect();
+        assert_eq!(warned, [0, 30, 60]);
     }
 
     #[test]

@@ -194,9 +194,24 @@ impl Communicator {
     fn let_group_grow(&self) -> Result<(), Error> {
         let lacks_state = self.lacks_state.swap(false, Ordering::Relaxed);
         if (lacks_state || self.world().group_size < COMPANY) && self.are_peers_pending()? {
-            self.update_topology()?;
+            return self.update_topology();
         }
-        Ok(())
+        if lacks_state { self.pause_without_state() } else { Ok(()) }
+    }
+
+    /// Nobody is there who could bring the newest state: the next sync will fail like the last one until somebody comes
+    /// or an operator decides. So it is not made at once, and a person is told what there is to do.
+    fn pause_without_state(&self) -> Result<(), Error> {
+        let (closes, now) = (self.door.call_backs(), Instant::now());
+        let mut lack = self.lack.lock();
+        let patience = lack.get_or_insert_with(|| Patience::endless_and_loud(now));
+        if let Some(waited) = patience.warning(now) {
+            let detail = self.last_verdict().map_or_else(String::new, |verdict| verdict.detail.to_string());
+            log::warn!("waiting for the newest shared state, for {waited} s so far: {detail}");
+        }
+        let pause = patience.next_pause(now, chance()).unwrap_or_default();
+        drop(lack);
+        self.door.pause_for(pause, closes)
     }
 
     /// Whether there is a session that has not ended.

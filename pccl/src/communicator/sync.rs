@@ -111,5 +111,8 @@ impl Communicator {
         let cause = result.as_ref().err().and_then(Error::verdict).map(|verdict| verdict.cause);
         let lacks = matches!(cause, Some(Cause::ResumeWaits | Cause::StateLost));
         self.lacks_state.store(lacks, Ordering::Relaxed);
+        if result.is_ok() {
+            *self.lack.lock() = None;
+        }
     }
 }

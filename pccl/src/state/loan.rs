@@ -5,12 +5,18 @@
 
 use crate::memory::LentContent;
 
-use super::{Digests, SharedState, StateSnapshot, StateTensor, compare::Levels, server::Offer, syncs::Syncs};
+use super::{
+    Digests, SharedState, StateSnapshot, StateTensor,
+    compare::Levels,
+    server::Offer,
+    syncs::{LOANS, Syncs},
+};
 use parking_lot::RwLock;
 use pccl_protocol::{C2m, Loan, StateEntry, SyncId};
 use std::{
     ops::Range,
     sync::{Arc, atomic::AtomicU64},
+    time::Instant,
 };
 use tinysockets::link::Gate;
 
@@ -52,6 +58,8 @@ pub(crate) struct Standing {
     shared: Arc<Syncs>,
     sync: SyncId,
     offer: Arc<Offer>,
+    /// The master knows of it.
+    is_told: bool,
 }
 
 impl Standing {
@@ -61,16 +69,20 @@ impl Standing {
             offer.end();
             return None;
         }
-        // Afterwards: requests may follow at once.
-        shared.send(&C2m::Loan(Loan { sync, stands: true }));
-        Some(Self { shared: shared.clone(), sync, offer })
+        // A program with short steps lends so often that nobody could fetch anything meanwhile.
+        let is_told = shared.loans.lock().take(&LOANS, Instant::now(), 1.0);
+        if is_told {
+            // Afterwards: requests may follow at once.
+            shared.send(&C2m::Loan(Loan { sync, stands: true }));
+        }
+        Some(Self { shared: shared.clone(), sync, offer, is_told })
     }
 }
 
 impl Drop for Standing {
     fn drop(&mut self) {
         // A sync that has ended it has told the master by its vote.
-        if self.shared.server.end_loan(&self.offer) && !self.shared.is_over() {
+        if self.shared.server.end_loan(&self.offer) && self.is_told && !self.shared.is_over() {
             self.shared.send(&C2m::Loan(Loan { sync: self.sync, stands: false }));
         }
     }

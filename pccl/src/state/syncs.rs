@@ -20,6 +20,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
     time::Instant,
 };
+use tinysockets::bucket::{Bucket, Rate};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -41,7 +42,12 @@ pub(crate) struct Syncs {
     pub(crate) ahead: Mutex<AheadNews>,
     /// How far a fetch is.
     pub(crate) underway: Underway,
+    /// Loans of which the master was told.
+    pub(super) loans: Mutex<Bucket<Instant>>,
 }
+
+/// Loans of which the master is told. One that ends after less than the mean of that is of use to nobody.
+pub(super) const LOANS: Rate = Rate { burst: 64.0, per_second: 64.0 };
 
 impl Syncs {
     /// Of a session that begins.
@@ -67,6 +73,7 @@ impl Syncs {
             fetched_ahead,
             ahead,
             underway,
+            loans: Mutex::new(Bucket::full(&LOANS, Instant::now())),
         }
     }
 

@@ -2,7 +2,9 @@
 
 use super::{BYTES, MIB, PATIENCE, content, master, peers, state_of, sync};
 use pccl::{Communicator, Error, Status};
-use pccl_protocol::{GroupId, Key, P2p, StateAnswer, StatePart, StateRequest, SyncId, limits};
+use pccl_protocol::{
+    Beat, C2m, GroupId, Key, M2c, Name, P2p, Register, StateAnswer, StatePart, StateRequest, SyncId, limits,
+};
 use pccl_testkit::barrier::Barrier;
 use std::{ops::Range, thread, time::Instant};
 use tinysockets::{
@@ -227,4 +229,59 @@ fn what_is_taken_back_while_it_is_read_is_not_read_any_more() {
 #[test]
 fn a_copy_that_is_written_while_it_is_read_is_not_read_any_more() {
     take_back(true);
+}
+
+#[test]
+fn a_program_may_lend_as_often_as_it_likes() {
+    let (_master, address) = master();
+    let [comm]: [_; 1] = peers(&address);
+    comm.connect().expect("connect");
+    let mut tensor = [7_u8; 16];
+    let mut state = state_of(&mut tensor, 1);
+    sync(&comm, &mut state).expect("synced");
+    // More than twice of what a master takes at once.
+    for _ in 0..5000 {
+        comm.lend_state(&state, || {}).expect("nobody minds");
+    }
+    comm.status().expect("still in the run");
+}
+
+#[test]
+fn who_sends_more_than_it_may_is_read_more_slowly_and_stays() {
+    let (_master, address) = master();
+    let address = address.parse().expect("an address");
+    let deadline = Instant::now() + PATIENCE;
+    let conn =
+        dial_with_preamble(&address, &Preamble::new(Role::Control), None, deadline).expect("it listens");
+    let mut stream = PacketStream::new(conn, limits::MAX_PACKET_BYTES);
+    let mut send =
+        |packet: C2m| stream.send_bytes(&packet.to_frame(), deadline).expect("the master is there");
+    send(C2m::Register(Register {
+        group: GroupId(0),
+        advertised_host: None,
+        addresses: Vec::new(),
+        p2p_port: 1,
+        state_port: 2,
+        pool_connections: 1,
+        name: Name::new("fast"),
+        previous: None,
+        formed: true,
+        alone: false,
+        resume: None,
+        outbound_only: Some(true),
+        site: Name::default(),
+    }));
+    // So many at once, and then 16 per second.
+    let (at_once, more) = (1024, 24);
+    let began = Instant::now();
+    (1..=at_once + more).for_each(|sequence| send(C2m::Beat(Beat { sequence, ..Beat::default() })));
+    loop {
+        let (kind, body) = stream.recv_packet(deadline).expect("it is not dropped");
+        match M2c::from_frame(kind, &body).expect("a packet") {
+            M2c::Echo(echo) if echo.sequence == at_once + more => break,
+            M2c::Kicked(reason) => panic!("{reason}"),
+            _ => {}
+        }
+    }
+    assert!(began.elapsed().as_millis() >= 1400, "{:?}", began.elapsed());
 }

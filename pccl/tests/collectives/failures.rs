@@ -1,11 +1,18 @@
 //! Collectives, and send and receive, that cannot end well: calls that differ or fit nobody, limits, members that go.
 
-use super::{PATIENCE, Peers, content, verdict_of};
+use super::{PATIENCE, Peers, content, late, new_master, verdict_of};
 use pccl::{
     Block, CallKind, Cause, CollectiveKind, CollectiveOptions, Communicator, Error, ReduceInfo, ReduceOp,
     ReduceOptions, Remedy, Scheme,
 };
-use std::{thread, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 #[test]
 fn different_calls_with_one_tag_fail_for_all_and_name_both() {
@@ -55,6 +62,70 @@ fn calls_for_members_that_are_gone_fail_for_all_and_may_be_made_again() {
         comm.all_gather(&[world.rank as u8], &mut recv, ()).map(|_| recv)
     });
     assert!(results.into_iter().all(|recv| recv == Ok(vec![0, 1])));
+}
+
+#[test]
+fn a_rank_means_who_had_it_in_the_world_that_the_caller_saw() {
+    let mut peers = Peers::new(4);
+    let first = peers.all.remove(0);
+    let meant = peers.all[0].id().expect("connected");
+    drop(first);
+    // Nobody has made a call since, so all of them mean the second one by rank 1.
+    assert!(peers.all.iter().all(|comm| comm.world().ring[1] == meant));
+    let errors = peers.each(|comm| {
+        let mut data = [comm.world().rank as u8; 3];
+        let error = comm.broadcast(&mut data, 1, ()).expect_err("ranks of a world that is over");
+        assert_eq!(data, [data[0]; 3]);
+        error
+    });
+    assert!(errors.iter().all(|error| verdict_of(error).cause == Cause::WorldChanged), "{errors:?}");
+    assert_eq!(errors[0].remedy(), Remedy::Retry);
+    assert!(peers.all.iter().all(|comm| comm.world().ring[0] == meant), "the verdict has brought the world");
+    let roots = peers.each(|comm| {
+        let mut data = [comm.world().rank as u8];
+        comm.broadcast(&mut data, 1, ()).map(|_| data[0])
+    });
+    assert!(roots.into_iter().all(|root| root == Ok(1)));
+    // Whoever is named by its identity is who it is, in whatever world.
+    drop(peers.all.remove(0));
+    let root = peers.all[1].id().expect("connected");
+    let results = peers.each(|comm| comm.broadcast(&mut [0_u8], root, ()).map(|info| info.world_size));
+    assert_eq!(results, [Ok(2), Ok(2)]);
+}
+
+#[test]
+fn a_success_shows_who_took_part_also_if_one_of_them_is_gone() {
+    let holds = Arc::new(AtomicBool::new(false));
+    let master = new_master();
+    let through = late::proxy(master.local_addr(), holds.clone()).to_string();
+    let direct = master.local_addr().to_string();
+    let mut peers = Peers::at(&[through, direct.clone(), direct], master);
+    let late = peers.all.iter().position(|comm| comm.name() == "peer0").expect("it is there");
+    let late = peers.all.remove(late);
+    let (before, gone) = (late.world(), peers.all.pop().expect("two others"));
+    let rank = before.ring.iter().position(|peer| Some(*peer) == gone.id()).expect("a member");
+    holds.store(true, Ordering::SeqCst);
+    let other = peers.all.pop().expect("one is left");
+    thread::scope(|scope| {
+        // It hears of the success after it has heard that the third one is gone.
+        let succeeds = scope.spawn(|| late.all_gather(&[7_u8], &mut [0; 3], ()).map(|info| info.world_size));
+        scope.spawn(|| other.all_gather(&[8_u8], &mut [0; 3], ()).expect("all are there"));
+        gone.all_gather(&[9_u8], &mut [0; 3], ()).expect("all are there");
+        gone.close();
+        assert_eq!(succeeds.join().expect("no panic"), Ok(3));
+        holds.store(false, Ordering::SeqCst);
+    });
+    assert_eq!(late.world().ring, before.ring, "what it shows is what took part");
+    // The root of that rank is gone, whoever has the rank now.
+    thread::scope(|scope| {
+        for comm in [&late, &other] {
+            scope.spawn(move || {
+                let mut data = [1_u8; 3];
+                let error = comm.broadcast(&mut data, rank, ()).expect_err("that rank is of another world");
+                assert_eq!((verdict_of(&error).cause, data), (Cause::WorldChanged, [1; 3]));
+            });
+        }
+    });
 }
 
 #[test]

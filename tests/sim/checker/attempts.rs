@@ -27,6 +27,8 @@ impl Checker {
             let differs =
                 votes.get(number).zip(first).is_none_or(|(one, other)| one.difference(other).is_some());
             assert!(!differs, "{op} began with different arguments");
+            let is_outdated = votes.get(number).is_some_and(|vote| vote.by_rank && !vote.knew_ring);
+            assert!(!is_outdated, "{op} began although c{number} named a rank of another ring");
             assert!(self.stands_at(seen, &key), "{op} began on a ring that c{number} did not confirm");
             assert!(seen.peer.is_some_and(|peer| ring.contains(&peer)));
             members.insert(*number);

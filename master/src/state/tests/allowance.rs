@@ -5,34 +5,32 @@ use crate::state::{ClientKey, Input};
 use pccl_protocol::*;
 use std::time::Duration;
 
-/// Sends until the client is closed; how many packets were taken.
-fn until_closed(rig: &mut Rig, n: u64, packet: &C2m) -> usize {
-    (0..100_000)
-        .take_while(|_| {
-            rig.send(n, packet.clone());
-            !rig.closed.contains(&n)
-        })
-        .count()
-}
-
 fn beat() -> C2m {
     C2m::Beat(Beat { sequence: 1, ..Beat::default() })
 }
 
 #[test]
-fn a_peer_that_floods_is_dropped_and_told_the_limit() {
+fn who_is_fast_is_read_more_slowly_and_never_dropped() {
     let mut rig = Rig::world(3);
     let gone = C2m::GiveUp(GiveUp { vote: VoteRef::Sync(RequestId(1)), limit_ms: None });
-    for (n, packet, limit, what) in [(1, beat(), 1024, "beats"), (2, gone, 4096, "votes given up")] {
-        assert_eq!(until_closed(&mut rig, n, &packet), limit);
-        let reason = rig.kick_of(n);
-        assert_eq!(reason.code, KickCode::Protocol);
-        assert!(
-            reason.detail.as_str().contains(&format!("too many {what}: the limit is {limit}")),
-            "{reason}"
-        );
+    let loan = C2m::Loan(Loan { sync: SyncId(0), stands: false });
+    for (n, packet, burst, per_second) in [(1, beat(), 1024, 16), (2, gone, 4096, 1024), (3, loan, 4096, 256)]
+    {
+        let began = rig.now;
+        let mut taken = 0;
+        while taken < burst + 4 * per_second {
+            // As the loop does that reads it.
+            if let Some(after) = rig.state.read_after(ClientKey(n)) {
+                assert!(taken >= burst, "{taken}");
+                rig.now = after;
+            }
+            rig.send(n, packet.clone());
+            taken += 1;
+        }
+        let millis = rig.now.since(began).as_millis();
+        assert!((3900..=4100).contains(&millis), "{millis} ms for {taken} of {}", packet.name());
     }
-    assert!(!rig.closed.contains(&3));
+    assert!(rig.closed.is_empty());
 }
 
 #[test]

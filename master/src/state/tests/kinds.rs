@@ -114,11 +114,51 @@ fn votes_for_the_members_before_and_after_a_death_are_no_mistake_of_the_callers(
     assert_eq!(verdict, aborted(rig.answer(1)));
     assert_eq!((verdict.cause, verdict.culprits.len()), (Cause::WorldChanged, 0));
     assert!(verdict.detail.as_str().contains("knew the present members"), "{verdict}");
+    // The same member, named by a rank of the world before.
+    let (op, here) = (rig.op(1, 10, 0), rig.peers[&2]);
+    for n in [2, 1] {
+        let collective = Collective::Broadcast(here);
+        let vote = Descriptor { collective, knew_ring: n != 1, by_rank: true, ..descriptor(12) };
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote }));
+    }
+    let verdict = aborted(rig.answer(1));
+    assert_eq!(verdict, aborted(rig.answer(2)));
+    assert_eq!(verdict.cause, Cause::WorldChanged);
+    assert!(verdict.detail.as_str().contains("by a rank before it knew"), "{verdict}");
+    // Named by its identity it is who it is.
+    let op = rig.op(1, 11, 0);
+    for n in [1, 2] {
+        let vote =
+            Descriptor { collective: Collective::Broadcast(here), knew_ring: n != 1, ..descriptor(12) };
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote }));
+    }
+    assert!([1, 2].iter().all(|n| matches!(rig.answer(*n), M2c::Commence(_))));
     // Calls for the present members that differ are one.
     let op = rig.op(1, 9, 0);
     vote(&mut rig, &[1, 2], op, |rig, n| Collective::Broadcast(rig.peers[&n]));
     assert_eq!(aborted(rig.answer(1)).cause, Cause::MismatchedCall);
     rig.take(2);
+}
+
+#[test]
+fn who_sends_by_a_rank_of_another_world_does_not_wait_for_who_may_never_come() {
+    let mut rig = Rig::world(3);
+    let (from, to) = (rig.peers[&1], rig.peers[&2]);
+    let tag = Tag { pair: Some(Pair { from, to }), ..Tag::from(5) };
+    let op = OpId { tag, ..rig.op(1, 5, 0) };
+    let vote = |knew_ring, by_rank| {
+        let collective = Collective::SendRecv(Nothing {});
+        C2m::Initiate(Initiate {
+            op,
+            descriptor: Descriptor { collective, knew_ring, by_rank, ..descriptor(12) },
+        })
+    };
+    rig.send(1, vote(false, true));
+    let verdict = aborted(rig.answer(1));
+    assert_eq!(verdict.cause, Cause::WorldChanged, "{verdict}");
+    // The other end of just that call learns the same.
+    rig.send(2, vote(true, true));
+    assert_eq!(aborted(rig.answer(2)), verdict);
 }
 
 #[test]

@@ -195,9 +195,10 @@ impl Arb for CallKind {
 impl Arb for Descriptor {
     /// Only such as can be carried out: the tensors are made to fit the collective.
     fn arb() -> BoxedStrategy<Self> {
-        let how = (Algorithm::arb(), Finite::arb(), Option::<Cut>::arb(), bool::arb());
+        let how = (Algorithm::arb(), Finite::arb(), Option::<Cut>::arb(), (bool::arb(), bool::arb()));
         let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), how);
-        let fitted = all.prop_map(|(mut collective, mut parts, (algorithm, finite, cut, knew_ring))| {
+        let fitted = all.prop_map(|(mut collective, mut parts, (algorithm, finite, cut, knowledge))| {
+            let (knew_ring, by_rank) = knowledge;
             if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
                 match split {
                     Split::Equal(ranks) => {
@@ -222,7 +223,7 @@ impl Arb for Descriptor {
             let cut = cut.filter(|_| collective.kind() == CollectiveKind::AllReduce);
             parts.truncate(if cut.is_some() { 1 } else { usize::MAX });
             let cut = cut.filter(|_| parts.len() == 1);
-            Self { collective, parts, algorithm, finite, cut, knew_ring }
+            Self { collective, parts, algorithm, finite, cut, knew_ring, by_rank }
         });
         fitted.boxed()
     }

@@ -11,10 +11,11 @@ impl<'a> Call<'a> {
         let (data, root) = (data.into(), root.into());
         let (span, count, data_type) = (data.span(), data.count(), data.data_type());
         Self::new(move |context| {
-            let root = root.peer(context.world)?;
+            let (named, root) = (root, root.peer(context.world)?);
             let part = context.part(count, data_type, ReduceOp::Sum)?;
             let role = if root == context.me { Role::Gives } else { Role::Replaces };
-            Ok(Prepared::of(context.descriptor(Collective::Broadcast(root), vec![part]), span.raw(role)))
+            let descriptor = context.descriptor(Collective::Broadcast(root), vec![part]);
+            Ok(Prepared::of(descriptor, span.raw(role)).naming(named))
         })
     }
 }

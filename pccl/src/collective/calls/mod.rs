@@ -160,6 +160,12 @@ impl Prepared {
         Self { descriptor, pair: None, raws, rooms: Vec::new(), beside: Vec::new(), failure: None }
     }
 
+    /// The same, of a caller that has named a peer like this.
+    fn naming(mut self, root: Root) -> Self {
+        self.descriptor.by_rank = root.is_rank();
+        self
+    }
+
     /// Of one tensor in the caller's memory.
     fn of(descriptor: Descriptor, raw: RawTensor) -> Self {
         Self::new(descriptor, vec![raw])
@@ -277,6 +283,11 @@ impl From<PeerId> for Root {
 }
 
 impl Root {
+    /// Whether it means whoever had a rank in the world that the caller knew.
+    const fn is_rank(self) -> bool {
+        matches!(self, Self::Rank(_))
+    }
+
     fn peer(self, world: &World) -> Result<PeerId, Error> {
         match self {
             Self::Peer(peer) => Ok(peer),

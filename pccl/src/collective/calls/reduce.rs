@@ -12,10 +12,11 @@ impl<'a> Call<'a> {
         let (data, root) = (data.into(), root.into());
         let (span, count, data_type) = (data.span(), data.count(), data.data_type());
         Self::new(move |context| {
-            let root = root.peer(context.world)?;
+            let (named, root) = (root, root.peer(context.world)?);
             let part = context.part(count, data_type, op)?;
             let role = if root == context.me { Role::Exchanges } else { Role::Folds };
-            Ok(Prepared::of(context.descriptor(Collective::Reduce(root), vec![part]), span.raw(role)))
+            let descriptor = context.descriptor(Collective::Reduce(root), vec![part]);
+            Ok(Prepared::of(descriptor, span.raw(role)).naming(named))
         })
     }
 }

@@ -16,7 +16,7 @@ impl<'a> Call<'a> {
         let (raw, count, data_type) = (data.given(), data.count(), data.data_type());
         Self::new(move |context| {
             let pair = Pair { from: context.me, to: to.peer(context.world)? };
-            between(context, pair, (count, data_type), raw.clone())
+            Ok(between(context, pair, (count, data_type), raw.clone())?.naming(to))
         })
     }
 
@@ -27,7 +27,7 @@ impl<'a> Call<'a> {
         let (raw, count, data_type) = (data.span().raw(Role::Gets), data.count(), data.data_type());
         Self::new(move |context| {
             let pair = Pair { from: from.peer(context.world)?, to: context.me };
-            between(context, pair, (count, data_type), raw.clone())
+            Ok(between(context, pair, (count, data_type), raw.clone())?.naming(from))
         })
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct State {
     pub(super) result: Option<Result<(), Error>>,
     /// The world with the master's answer, if that is where the result is from.
     pub(super) answer_world: Option<Arc<Known>>,
+    /// The world in which the attempt began.
+    pub(super) begun_in: Option<Arc<Known>>,
     /// Threads that sleep until there is a result.
     pub(super) waiters: Vec<Unparker>,
 }
@@ -64,6 +66,7 @@ impl State {
             early: None,
             result: None,
             answer_world: None,
+            begun_in: None,
             waiters: Vec::new(),
         }
     }
@@ -76,9 +79,10 @@ impl State {
         control.interrupt_reader();
     }
 
-    /// The attempt begins; returns what has gone wrong with it before.
-    pub(super) fn begin(&mut self) -> Option<OpFault> {
+    /// The attempt begins, in this world; returns what has gone wrong with it before.
+    pub(super) fn begin(&mut self, world: Arc<Known>) -> Option<OpFault> {
         self.phase = Phase::Running;
+        self.begun_in = Some(world);
         self.early.take()
     }
 

@@ -176,7 +176,7 @@ impl MasterConfig {
             max_tag_history: self.tag_history,
             wire: self.run_key.is_some().then_some(self.wire),
             comes_back: self.journal.is_some() || self.accepts_standbys(),
-            trusted_seeders: self.trusted_seeders.iter().map(|name| Name::new(name)).collect(),
+            trusted_seeders: self.trusted_seeders.iter().map(Name::new).collect(),
             ..defaults
         }
     }

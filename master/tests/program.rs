@@ -9,11 +9,10 @@ use pccl_master::Master;
 use pccl_protocol::{C2m, CopiesKnown, KickCode, M2c, Promise, Return, Term};
 use process::{Program, command};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
     os::{fd::OwnedFd, unix::net::UnixStream},
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };

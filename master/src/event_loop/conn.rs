@@ -31,7 +31,7 @@ const READER_WINDOW: Duration = Duration::from_millis(READER_WINDOW_MS);
 #[derive(Debug)]
 pub(super) enum Phase {
     /// It is not known yet whose it is; it must be before the deadline.
-    HalfOpen(HalfOpen, Instant),
+    HalfOpen(Box<HalfOpen>, Instant),
     /// A client that the state knows.
     Client(Inbox),
     /// Being flushed and closed; nothing it sends is looked at any more.
@@ -91,7 +91,7 @@ impl Conn {
         Self {
             stream,
             remote,
-            phase: Phase::HalfOpen(HalfOpen::new(lock), preamble_deadline),
+            phase: Phase::HalfOpen(Box::new(HalfOpen::new(lock)), preamble_deadline),
             opened_by: None,
             overflowed: false,
             away: false,

@@ -24,8 +24,8 @@ mod reach;
 mod read;
 mod recall;
 mod returning;
-mod rotation;
 mod room;
+mod rotation;
 mod standing;
 mod step_down;
 mod tickets;
@@ -333,7 +333,10 @@ impl EventLoop {
             self.notice_gap(wait);
             match self.departure() {
                 Departure::Stays => {}
-                Departure::HandsOver(successors) => return Ok(self.hand_over(&successors)),
+                Departure::HandsOver(successors) => {
+                    self.hand_over(&successors);
+                    return Ok(());
+                }
                 Departure::EndsRun => self.begin_stop(),
             }
             self.accept_turn();

@@ -17,6 +17,9 @@ use std::{
 };
 use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLink};
 
+/// Links of one direction, each with its name.
+type Named<L> = Vec<(Name, Arc<L>)>;
+
 /// What names an edge at one of its ends: the peer at the other end, and the generation.
 pub(crate) type Name = (u128, u64);
 
@@ -236,7 +239,7 @@ impl Links {
     }
 
     /// All that are there, with their names.
-    fn present(&self) -> (Vec<(Name, Arc<OutLink>)>, Vec<(Name, Arc<InLink>)>) {
+    fn present(&self) -> (Named<OutLink>, Named<InLink>) {
         let now = self.now.lock();
         let out = now.out.iter().map(|(name, link)| (*name, link.clone())).collect();
         (out, now.inbound.iter().map(|(name, link)| (*name, link.clone())).collect())

@@ -48,7 +48,7 @@ fn default_name() -> String {
     let end = (0..=host.len().min(limits::MAX_NAME_BYTES - pid.len()))
         .rev()
         .find(|end| host.is_char_boundary(*end));
-    Name::new(&format!("{}{pid}", &host[..end.unwrap_or(0)])).as_str().to_owned()
+    Name::new(format!("{}{pid}", &host[..end.unwrap_or(0)])).as_str().to_owned()
 }
 
 /// Builds a [`Communicator`].

@@ -127,7 +127,7 @@ struct Sums {
 }
 
 fn name_of(slot: usize) -> Name {
-    Name::new(&format!("w{slot}"))
+    Name::new(format!("w{slot}"))
 }
 
 impl World {

@@ -5,7 +5,7 @@ use crate::state::{Input, PeerPhase};
 use pccl_protocol::*;
 
 fn name_of(n: u64) -> Name {
-    Name::new(&format!("w{n}"))
+    Name::new(format!("w{n}"))
 }
 
 /// Clients who form their groups of lists, called w1, w2, ...

@@ -227,7 +227,13 @@ fn stand_still(rig: &mut Rig, (edge, from): (EdgeName, u64), before: u64, second
         beat_about(
             rig,
             from,
-            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms, idle_ms: 0, segment_bytes: 0 },
+            StalledEdge {
+                to: edge.to,
+                generation: edge.generation,
+                stalled_ms,
+                idle_ms: 0,
+                segment_bytes: 0,
+            },
         );
         rig.tick();
     }
@@ -244,7 +250,13 @@ fn stand_still_at_work(rig: &mut Rig, (edge, from, to): (EdgeName, u64, u64), se
         beat_about(
             rig,
             from,
-            StalledEdge { to: edge.to, generation: edge.generation, stalled_ms: 60_000, idle_ms: 0, segment_bytes: 0 },
+            StalledEdge {
+                to: edge.to,
+                generation: edge.generation,
+                stalled_ms: 60_000,
+                idle_ms: 0,
+                segment_bytes: 0,
+            },
         );
         rig.tick();
     }
@@ -330,7 +342,13 @@ fn the_second_standstill_of_long_segments_makes_them_short_between_the_two() {
         let EdgeFault { to, generation, .. } = rig.edge(1, 2);
         for second in 1..=8 {
             if rig.edge(1, 2).generation == generation {
-                let stalled = StalledEdge { to, generation, stalled_ms: second * 1000, idle_ms: 0, segment_bytes: 1448 };
+                let stalled = StalledEdge {
+                    to,
+                    generation,
+                    stalled_ms: second * 1000,
+                    idle_ms: 0,
+                    segment_bytes: 1448,
+                };
                 beat_about(&mut rig, 1, stalled);
             }
             rig.pass(1000, &[2, 3]);

@@ -140,7 +140,7 @@ arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, 
 impl Arb for Name {
     fn arb() -> BoxedStrategy<Self> {
         let chars = vec(any::<char>(), 0..limits::MAX_NAME_BYTES);
-        chars.prop_map(|chars| Self::new(&chars.into_iter().collect::<String>())).boxed()
+        chars.prop_map(|chars| Self::new(chars.into_iter().collect::<String>())).boxed()
     }
 }
 

@@ -39,7 +39,8 @@ impl Ways {
         self.note(peer, |way| way.short_segments = true);
     }
 
-    /// A connection that had been made brought nothing in time. It costs little to try the next one with short segments.
+    /// A connection that had been made brought nothing in time. It costs little to try the next one with short
+    /// segments.
     pub(crate) fn brought_nothing(&self, peer: PeerId) {
         let mut was_known = true;
         self.note(peer, |way| was_known = std::mem::replace(&mut way.short_segments, true));

@@ -14,8 +14,8 @@ use crate::address::{HostPort, ResolveError, canonical};
 /// Most addresses that are tried for one connection. What a name or a packet has beyond that is left out.
 pub const MAX_ADDRESSES: usize = 8;
 
-/// The longest segment of a connection that is opened for paths that drop large packets without a word. With headers and
-/// options the packet has at most 1260 bytes, and every IPv6 path takes 1280.
+/// The longest segment of a connection that is opened for paths that drop large packets without a word. With headers
+/// and options the packet has at most 1260 bytes, and every IPv6 path takes 1280.
 pub const SHORT_SEGMENT_BYTES: u32 = 1200;
 
 /// Addresses in the networks that all of the world reaches, of machines that have always answered there: the servers of

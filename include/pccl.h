@@ -624,6 +624,10 @@ PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char
  * everything that travels is encrypted. Without this, the key in the address ("pccl://host:port#key") counts, or the
  * environment variable PCCL_RUN_KEY, so that programs need no change. */
 PCCL_EXPORT pcclResult_t pcclSetRunKey(pcclComm_t *communicator, const char *key);
+/* The name of the run, which tells runs with the same key apart: 1 to 64 characters, letters from a to z, digits and
+ * "-_.". Without this, the name in the address ("pccl://host:port/name") counts, or the environment variable
+ * PCCL_RUN_NAME. A name without a key is refused by pcclConnect. */
+PCCL_EXPORT pcclResult_t pcclSetRunName(pcclComm_t *communicator, const char *name);
 /* First ports that the listeners of this peer try; 0 takes any free one. */
 PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
 /* A first port that is taken makes pcclConnect fail, instead of a warning and another port. Default false. */
@@ -963,6 +967,9 @@ PCCL_EXPORT pcclResult_t pcclMasterSetPeerTimeout(pcclMasterInstance_t *master_i
 
 /* The key of the run, as for pcclSetRunKey. Without this, the environment variable PCCL_RUN_KEY counts. */
 PCCL_EXPORT pcclResult_t pcclMasterSetRunKey(pcclMasterInstance_t *master_instance, const char *key);
+/* The name of the run, as for pcclSetRunName. Without this, the environment variable PCCL_RUN_NAME counts. A name
+ * without a key makes the start fail. */
+PCCL_EXPORT pcclResult_t pcclMasterSetRunName(pcclMasterInstance_t *master_instance, const char *name);
 /* How tensors and shared state travel in a run with a key: "encrypt", which is the default; "integrity": readable, and
  * not to be changed; "off", on private wires. Everything else is always encrypted. */
 PCCL_EXPORT pcclResult_t pcclMasterSetWireMode(pcclMasterInstance_t *master_instance, const char *mode);

@@ -501,6 +501,11 @@ public:
         check(pcclSetRunKey(get(), key.c_str()), "set run key");
         return *this;
     }
+    /* The name of the run, which tells runs with the same key apart. */
+    Communicator &run_name(const std::string &name) {
+        check(pcclSetRunName(get(), name.c_str()), "set run name");
+        return *this;
+    }
     Communicator &first_ports(std::uint16_t p2p, std::uint16_t shared_state) {
         check(pcclSetFirstPorts(get(), p2p, shared_state), "set first ports");
         return *this;
@@ -1106,6 +1111,11 @@ public:
     /* The key of the run: 64 hexadecimal digits. */
     Master &run_key(const std::string &key) {
         check(pcclMasterSetRunKey(get(), key.c_str()), "set run key");
+        return *this;
+    }
+    /* The name of the run, which tells runs with the same key apart. */
+    Master &run_name(const std::string &name) {
+        check(pcclMasterSetRunName(get(), name.c_str()), "set run name");
         return *this;
     }
     /* With a key: "encrypt", "integrity" or "off" for tensors and shared state. */

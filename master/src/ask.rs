@@ -20,7 +20,8 @@ const LATE: Duration = Duration::from_secs(60);
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// Address of the master; `pccl://HOST:PORT#KEY` as well, in a run with a key.
+    /// Address of the master; `pccl://HOST:PORT#KEY` as well, in a run with a key, and `pccl://HOST:PORT/NAME` in a run
+    /// with a name, for which otherwise the environment variable PCCL_RUN_NAME counts.
     #[arg(value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_MASTER_PORT}"))]
     pub(crate) master: String,
 
@@ -37,7 +38,7 @@ pub(crate) struct Status {
     pub(crate) store: Option<String>,
 
     /// With --store: name of the run in the store.
-    #[arg(long, value_name = "NAME", default_value = crate::store::DEFAULT_RUN)]
+    #[arg(long, value_name = "NAME", requires = "store", default_value = crate::store::DEFAULT_RUN)]
     pub(crate) run: String,
 
     /// Print what was measured between the members of a group instead, in Mbit/s, as the table that the command `plan`
@@ -153,10 +154,10 @@ pub(crate) fn status(arguments: &Status) -> Result<(), String> {
     print(&if arguments.json { status_to_json(&status) + "\n" } else { status.to_string() })
 }
 
-/// The key to be used: that of the file, of the address, or of the environment.
+/// The key of the file, if there is one.
 fn key_of(arguments: &Status) -> Result<Option<RunKey>, String> {
     let of_file = arguments.key_file.as_deref().map(crate::keys_of_file).transpose()?;
-    pccl_master::key_for(&arguments.master, of_file.map(|keys| keys.used))
+    Ok(of_file.map(|keys| keys.used))
 }
 
 /// What was measured in a group, as a text.

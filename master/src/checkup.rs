@@ -1,7 +1,10 @@
 //! `pccl-master doctor`: whether this machine could take part in a run.
 
 use clap::Args;
-use pccl_master::doctor::{Patient, examine};
+use pccl_master::{
+    RunName,
+    doctor::{Patient, examine},
+};
 use pccl_protocol::limits::{FIRST_P2P_PORT, FIRST_STATE_PORT};
 use std::{net::IpAddr, path::PathBuf};
 
@@ -16,6 +19,11 @@ pub(crate) struct Doctor {
     /// File with the run key. Without this, that of the address or of the environment variable PCCL_RUN_KEY counts.
     #[arg(long, value_name = "PATH")]
     key_file: Option<PathBuf>,
+
+    /// The name of the run. Without this, that of the address (`pccl://HOST:PORT/NAME`) or of the environment variable
+    /// PCCL_RUN_NAME counts.
+    #[arg(long, value_name = "NAME")]
+    run: Option<RunName>,
 
     /// Host under which others are to reach this machine, as peers here advertise it.
     #[arg(long, value_name = "HOST")]
@@ -51,6 +59,7 @@ pub(crate) fn doctor(arguments: &Doctor) -> Result<(), String> {
     let run_key = arguments.key_file.as_deref().map(crate::keys_of_file).transpose()?.map(|keys| keys.used);
     let patient = Patient {
         run_key,
+        run_name: arguments.run.clone(),
         advertised_host: arguments.advertised_host.clone(),
         bind: arguments.bind,
         first_p2p_port: arguments.p2p_port,

@@ -9,7 +9,7 @@ use std::{
 };
 use tinysockets::{
     address::HostPort,
-    key::{AcceptedKeys, RunAddress, RunKey, RunKeys},
+    key::{AcceptedKeys, RunAddress, RunKey, RunKeys, RunName},
     mode::WireMode,
     place::why_unusable,
 };
@@ -34,6 +34,10 @@ pub struct MasterConfig {
     /// A second key that is accepted beside `run_key`, as long as not everybody has that;
     /// [`rotate_key`](crate::rotate_key) changes both in a running master. Default: none.
     pub second_run_key: Option<RunKey>,
+    /// The name of the run, which tells runs with the same key apart: who proves the key for a run of another name is
+    /// turned away. Only with a key. Default: that of the environment variable `PCCL_RUN_NAME`; if that is not set
+    /// either, the run has no name.
+    pub run_name: Option<RunName>,
     /// With a key: how tensors and shared state travel between peers, and what measures their way. Everything else is
     /// always encrypted. Default: encrypted.
     pub wire: WireMode,
@@ -124,6 +128,7 @@ impl Default for MasterConfig {
             listen: format!("127.0.0.1:{}", limits::DEFAULT_MASTER_PORT),
             run_key: None,
             second_run_key: None,
+            run_name: None,
             wire: WireMode::Encrypt,
             trusted_seeders: Vec::new(),
             insecure: false,
@@ -218,8 +223,9 @@ impl MasterConfig {
 
     /// What clients have to prove that they have.
     pub(crate) fn accepted_keys(&self) -> Result<Option<AcceptedKeys>, MasterError> {
+        let name = self.run_name.clone().unwrap_or_default();
         match (self.run_key.clone(), self.second_run_key.clone()) {
-            (Some(used), second) => Ok(Some(AcceptedKeys { used, second })),
+            (Some(used), second) => Ok(Some(AcceptedKeys { used, second }.of_run(&name))),
             (None, None) => Ok(None),
             (None, Some(_)) => Err(MasterError::Setting("a second run key needs a first one".into())),
         }

@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::{
-    key::{RunKey, RunKeys},
+    key::{RunKey, RunKeys, RunName},
     listeners,
     mode::WireMode,
     reactor::Stopper,
@@ -64,6 +64,12 @@ impl Master {
         if config.run_key.is_none() {
             config.run_key = RunKey::from_environment().map_err(MasterError::Setting)?;
         }
+        let run_name = match config.run_name.take() {
+            Some(name) => name,
+            None => RunName::from_environment().map_err(MasterError::Setting)?,
+        };
+        run_name.check_key(config.run_key.is_some()).map_err(MasterError::Setting)?;
+        config.run_name = Some(run_name.clone());
         if config.run_key.is_none() && config.wire != WireMode::Encrypt {
             let text = format!("the wire mode `{}` is for runs with a key, and there is none", config.wire);
             return Err(MasterError::Setting(text));
@@ -130,6 +136,7 @@ impl Master {
             journal,
             accepts_standbys: config.accepts_standbys(),
             keys,
+            run_name,
             relay: news,
             recorder: Arc::clone(&recorder),
             preamble_timeout: config.registration_timeout,
@@ -268,7 +275,11 @@ fn listen(config: &MasterConfig) -> Result<Vec<std::net::TcpListener>, MasterErr
 fn announce(config: &MasterConfig, run: RunId, local_addr: SocketAddr) {
     let run = if config.looks_for_others() { "a master".to_owned() } else { format!("run {run}") };
     match &config.run_key {
-        Some(_) => log::info!("{run} listens on {local_addr}, with a run key, wire mode {}", config.wire),
+        Some(_) => {
+            let name = config.run_name.as_ref().filter(|name| !name.is_empty());
+            let name = name.map_or(String::new(), |name| format!(" and the name {}", name.as_str()));
+            log::info!("{run} listens on {local_addr}, with a run key{name}, wire mode {}", config.wire);
+        }
         None if local_addr.ip().to_canonical().is_loopback() => {
             log::info!("{run} listens on {local_addr}, for this machine only: it has no run key");
         }

@@ -31,10 +31,10 @@ pub use error::MasterError;
 pub use handle::{Master, StopHandle};
 pub use json::status_to_json;
 pub use operate::{
-    accept_revision, end_run, force_take_over, key_for, lock_out, query_rates, query_status, remove_peer,
-    rotate_key, step_down,
+    accept_revision, end_run, force_take_over, lock_out, query_rates, query_status, remove_peer, rotate_key,
+    step_down,
 };
 pub use rates::{rates_to_csv, rates_to_json};
 pub use relay::RelayConfig;
-pub use tinysockets::key::{AcceptedKeys, KEY_VARIABLE, KeyError, RunKey};
+pub use tinysockets::key::{AcceptedKeys, KEY_VARIABLE, KeyError, RunKey, RunName, RunNameError};
 pub use tinysockets::mode::WireMode;

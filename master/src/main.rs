@@ -15,7 +15,9 @@ mod store;
 
 use admin_place::Surroundings;
 use clap::{Parser, Subcommand};
-use pccl_master::{AcceptedKeys, KeyError, Master, MasterConfig, MasterError, RelayConfig, RunKey, WireMode};
+use pccl_master::{
+    AcceptedKeys, KeyError, Master, MasterConfig, MasterError, RelayConfig, RunKey, RunName, WireMode,
+};
 use pccl_protocol::limits;
 use std::{
     io::{self, Write},
@@ -48,6 +50,12 @@ struct Arguments {
     /// environment variable PCCL_RUN_KEY counts.
     #[arg(long, value_name = "PATH")]
     key_file: Option<PathBuf>,
+
+    /// With a run key: the name of the run, which tells runs with the same key apart. Who comes with another name is
+    /// turned away, also if somebody on the way has led it here. Without this, the environment variable PCCL_RUN_NAME
+    /// counts.
+    #[arg(long, value_name = "NAME", conflicts_with = "status")]
+    run: Option<RunName>,
 
     /// With a run key: `encrypt` tensors and shared state, protect only their `integrity` so that who is on the way can
     /// read and not change them, or switch `off` their protection, on private wires. All else is always encrypted.
@@ -304,6 +312,7 @@ fn launch(arguments: &Arguments) -> Result<Master, String> {
         listen: arguments.listen.clone().unwrap_or_else(|| default_listen(is_open)),
         run_key,
         second_run_key,
+        run_name: arguments.run.clone(),
         insecure: arguments.insecure,
         wire: arguments.wire,
         trusted_seeders: arguments.trusted_seeder.clone(),

@@ -21,22 +21,14 @@ use tinysockets::{
 /// Longest answer of the operator's socket that is read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 8192;
 
-/// The key with which the master at `master` is to be asked: `given`, or that of the address, or that of the
-/// environment.
-///
-/// # Errors
-/// One sentence: what is wrong with the address or with a key.
-pub fn key_for(master: &str, given: Option<RunKey>) -> Result<Option<RunKey>, String> {
-    address(master)?.key_or(given)
-}
-
 pub(crate) fn address(master: &str) -> Result<RunAddress, String> {
     master.parse().map_err(|error: RunAddressError| format!("no address of a master: {error}"))
 }
 
-/// Asks the master at `master` (`host:port`, or `pccl://host:port#key`) for the status of its run, without joining it.
-/// Without a `key` that of the address counts, or that of the environment. Of several masters
-/// (`host:port,host:port`) the one that acts answers, or else one that stands by says what it has heard.
+/// Asks the master at `master` (`host:port`, or `pccl://host:port/name#key`) for the status of its run, without joining
+/// it. Without a `key` that of the address counts, or that of the environment. The name of the run is that of the
+/// address, or that of the environment. Of several masters (`host:port,host:port`) the one that acts answers, or else
+/// one that stands by says what it has heard.
 ///
 /// # Errors
 /// One sentence: why the master cannot be reached within `timeout`, or what it answered instead.
@@ -78,7 +70,7 @@ fn ask<T>(
     mut take: impl FnMut(M2c) -> Result<T, &'static str>,
 ) -> Result<T, String> {
     let address = address(master)?;
-    let key = address.key_or(key.cloned())?;
+    let key = address.key_of_run(key.cloned(), None)?;
     let mut errors = Vec::new();
     for target in address.masters() {
         match ask_one(target, key.as_ref(), Instant::now() + timeout, question, &mut take) {
@@ -145,8 +137,8 @@ pub fn accept_revision(
 }
 
 /// Has a running master accept other run keys, from now on: the one that is used, and one beside it as long as not
-/// everybody has that. The peers that are in hear of them. `admin` as in [`remove_peer`]. Returns what was done, in
-/// words.
+/// everybody has that. The peers that are in hear of them. The name of the run, which the master knows, stays. `admin`
+/// as in [`remove_peer`]. Returns what was done, in words.
 ///
 /// # Errors
 /// One sentence: why nothing was done.

@@ -70,7 +70,12 @@ fn it_says_what_is_wrong_with_the_way_to_the_master() {
     fails(&examine(&patient("nonsense")), "address", "nonsense", "host:port");
     fails(&examine(&patient("no..such..host:1")), "name", "no..such..host", "getent hosts no..such..host");
     fails(&examine(&patient(keyed.local_addr())), "master", "wants a run key", "PCCL_RUN_KEY");
-    fails(&examine(&with(keyed.local_addr())), "master", "another run key", "compare the keys");
+    fails(
+        &examine(&with(keyed.local_addr())),
+        "master",
+        "the run key, or the name of the run, is another one",
+        "compare the keys",
+    );
     fails(&examine(&with(open.local_addr())), "master", "has no run key", "--key-file");
     open.stop();
     keyed.stop();

@@ -297,7 +297,10 @@ fn who_asks_for_the_status_needs_the_key_and_nobody_prints_it() {
             "{stdout}{stderr}"
         );
     }
-    for (in_environment, text) in [(None, "set PCCL_RUN_KEY"), (Some(other.as_str()), "another run key")] {
+    for (in_environment, text) in [
+        (None, "set PCCL_RUN_KEY"),
+        (Some(other.as_str()), "the run key, or the name of the run, is another one"),
+    ] {
         let (success, _, stderr) = ask(&[&address], in_environment);
         assert!(!success && stderr.contains(text), "{stderr}");
     }

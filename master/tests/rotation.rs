@@ -172,7 +172,7 @@ fn nobody_who_has_only_the_old_key_hears_of_the_new_one() {
     assert_eq!(Reply::decode(&reply), Ok(Reply::Refused(Refusal::WrongKey)));
     let address = run.master.local_addr().to_string();
     let status = |key| query_status(&address, Some(&key), Duration::from_secs(30));
-    assert!(status(old()).unwrap_err().contains("another run key"));
+    assert!(status(old()).unwrap_err().contains("the run key, or the name of the run, is another one"));
     assert_eq!(status(new()).expect("an answer").peers.len(), 1);
 }
 

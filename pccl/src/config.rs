@@ -4,7 +4,10 @@ use crate::{Error, masters::Masters};
 use pccl_iteration::{IterationConfig, TcpStoreClient, protocol::check_id};
 use pccl_protocol::{GroupId, Host, Name, ResumeOffer};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
-use tinysockets::{address::HostPort, key::RunKeys};
+use tinysockets::{
+    address::HostPort,
+    key::{RunKeys, RunName},
+};
 
 /// When the payload of data frames carries a checksum: 32 bits of its XXH3-64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) masters: Masters,
     /// The keys of the run, if it has any. The master changes them.
     pub(crate) run_keys: Option<RunKeys>,
+    /// The name that these keys are of; without any it is wrong, which shows when the run is joined.
+    pub(crate) run_name: RunName,
     pub(crate) group: GroupId,
     /// The group is formed of given members.
     pub(crate) formed: bool,

@@ -156,7 +156,7 @@ pub use notice::{Notice, SIGTERM};
 pub use options::{CollectiveOptions, LaunchOptions, ManyOptions, ReduceOptions, Schedule, SyncOptions};
 pub use pccl_cuda::{CudaError, DeviceMemory, HAS_CUDA, is_cuda_supported, usable as usable_devices};
 pub use pccl_iteration::{GlobalIteration, IterationConfig, IterationError, Policy};
-pub use pccl_master::{Master, MasterConfig, MasterError, RelayConfig, RunKey, WireMode, doctor};
+pub use pccl_master::{Master, MasterConfig, MasterError, RelayConfig, RunKey, RunName, WireMode, doctor};
 pub use pccl_protocol::{
     Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, FetchProgress, GroupEpoch, GroupId,
     GroupUuid, Host, KickCode, KickReason, Name, OpId, Operation, PeerId, PeerStage, Phase, RunId, Status,

@@ -58,7 +58,8 @@ class Communicator(Training, Collectives, Sharing):
                  frame_checksums: Optional[bool] = None, schedule: Union[Schedule, str] = Schedule.AUTOMATIC,
                  formed_groups: bool = False, world_of_one: bool = False, state_memory: Optional[int] = None,
                  state_spill_dir: Optional[str] = None, upload_share_pct: Optional[int] = None,
-                 run_key: Optional[str] = None, refuse_non_finite: bool = False, outbound_only: Optional[bool] = None):
+                 run_key: Optional[str] = None, refuse_non_finite: bool = False, outbound_only: Optional[bool] = None,
+                 run_name: Optional[str] = None):
         """A peer that is not connected yet.
 
         - ``peer_group``: reduces and syncs run among the peers of a group.
@@ -93,6 +94,8 @@ class Communicator(Training, Collectives, Sharing):
         - ``run_key``: the key of the run, as ``pccl-master --new-key`` prints it: only who has it takes part, and
           everything that travels is encrypted; default: that of the address (``pccl://host:port#key``) or of the
           environment variable ``PCCL_RUN_KEY``.
+        - ``run_name``: the name of the run, as its master has it, which tells runs with the same key apart; default:
+          that of the address (``pccl://host:port/name``) or of the environment variable ``PCCL_RUN_NAME``.
         - ``state_spill_dir``: where what it replaces goes beyond that; default: the directory for temporary files.
         - ``upload_share_pct``: how many percent of its uplink this peer gives to newcomers that fetch the state that it
           lends, 1 to 100; default 50.
@@ -105,8 +108,8 @@ class Communicator(Training, Collectives, Sharing):
         self._next_tag = 0
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")
-        settings = _settings(name, site, advertised_host, bind_address, run_key, first_ports, strict_ports,
-                             frame_checksums, outbound_only)
+        settings = _settings(name, site, advertised_host, bind_address, run_key, run_name, first_ports,
+                             strict_ports, frame_checksums, outbound_only)
         times = (("connect_timeout", connect_timeout), ("master_timeout", master_timeout),
                  ("dial_timeout", dial_timeout), ("master_grace", master_grace))
         for number, (what, seconds) in enumerate(times):
@@ -496,14 +499,15 @@ _Setting = Tuple[str, Tuple[Any, ...]]
 
 
 def _settings(name: Optional[str], site: Optional[str], advertised_host: Optional[str],
-              bind_address: Optional[str], run_key: Optional[str], first_ports: Optional[Tuple[int, int]],
-              strict_ports: bool, frame_checksums: Optional[bool],
+              bind_address: Optional[str], run_key: Optional[str], run_name: Optional[str],
+              first_ports: Optional[Tuple[int, int]], strict_ports: bool, frame_checksums: Optional[bool],
               outbound_only: Optional[bool]) -> List[_Setting]:
     """The functions of the library that set what was given, with their arguments."""
     settings: List[_Setting] = []
     texts = (("pcclSetName", name, "name"), ("pcclSetSite", site, "site"),
              ("pcclSetAdvertisedHost", advertised_host, "advertised_host"),
-             ("pcclSetBindAddress", bind_address, "bind_address"), ("pcclSetRunKey", run_key, "run_key"))
+             ("pcclSetBindAddress", bind_address, "bind_address"), ("pcclSetRunKey", run_key, "run_key"),
+             ("pcclSetRunName", run_name, "run_name"))
     for function, value, what in texts:
         encoded = optional_words(value, what)
         if encoded is not None:

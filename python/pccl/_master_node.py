@@ -36,7 +36,8 @@ class MasterNode:
                  edge_timeout: Optional[float] = None, run_key: Optional[str] = None,
                  wire: Optional[str] = None, trusted_seeders: Sequence[str] = (),
                  journal: Optional[str] = None, accept_standbys: bool = False,
-                 standby_of: Optional[str] = None, advertised_host: Optional[str] = None):
+                 standby_of: Optional[str] = None, advertised_host: Optional[str] = None,
+                 run_name: Optional[str] = None):
         """A master that does not run yet.
 
         - ``listen_address``: ``host:port``; port 0 takes a free one, see ``port``.
@@ -49,6 +50,8 @@ class MasterNode:
         - ``run_key``: the key of the run, as ``pccl-master --new-key`` prints it: who does not have it is turned away,
           and everything that travels is encrypted; default: that of the environment variable ``PCCL_RUN_KEY``. Without
           one a master that other machines reach lets everybody in, and says so in the log.
+        - ``run_name``: with a key, the name of the run, which tells runs with the same key apart; default: that of the
+          environment variable ``PCCL_RUN_NAME``.
         - ``wire``: with a key, how tensors and shared state travel: ``"encrypt"``, which is the default,
           ``"integrity"`` (readable, and not to be changed), or ``"off"`` (on private wires).
         - ``trusted_seeders``: with a key, names of the only peers that give shared state to others; default: all do.
@@ -73,7 +76,8 @@ class MasterNode:
             settings.append(("pcclMasterSetStragglerTimeout", limit_ms(straggler_timeout, "straggler_timeout")))
         if edge_timeout is not None:
             settings.append(("pcclMasterSetEdgeTimeout", milliseconds(edge_timeout, "edge_timeout", least_s=0.001)))
-        texts = [("pcclMasterSetRunKey", run_key, "run_key"), ("pcclMasterSetWireMode", wire, "wire"),
+        texts = [("pcclMasterSetRunKey", run_key, "run_key"), ("pcclMasterSetRunName", run_name, "run_name"),
+                 ("pcclMasterSetWireMode", wire, "wire"),
                  ("pcclMasterSetJournal", journal, "journal"), ("pcclMasterSetStandbyOf", standby_of, "standby_of"),
                  ("pcclMasterSetAdvertisedHost", advertised_host, "advertised_host")]
         for setting, value, what in texts:

@@ -59,6 +59,19 @@ def test_a_wire_mode_is_checked_and_told():
             assert comm.status()["wire"] == "integrity"
 
 
+def test_runs_with_one_key_are_told_apart_by_their_names():
+    key = "5a" * 32
+    with MasterNode("127.0.0.1:0", run_key=key, run_name="A") as master:
+        address = f"127.0.0.1:{master.port}"
+        for settings in ({}, {"run_name": "B"}):
+            with Communicator(address, first_ports=(0, 0), run_key=key, **settings) as comm:
+                with pytest.raises(PCCLError, match="the name of the run, is another one"):
+                    comm.connect()
+        for place, settings in ((address, {"run_name": "A"}), (f"pccl://{address}/A", {})):
+            with Communicator(place, first_ports=(0, 0), run_key=key, **settings) as comm:
+                comm.connect()
+
+
 def test_settings_reach_the_master():
     with MasterNode("127.0.0.1:0", min_world_size=2, peer_timeout=20, straggler_timeout=600, edge_timeout=5) as master:
         with Communicator(f"127.0.0.1:{master.port}", first_ports=(0, 0), name="first-peer") as comm:

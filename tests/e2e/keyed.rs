@@ -61,9 +61,10 @@ fn who_has_no_key_or_another_one_is_refused_for_good_and_the_run_goes_on() {
     // What is said in the program counts before the environment.
     let (right, wrong) = (format!("key={}", key().to_text()), format!("key={}", "0".repeat(64)));
     let mut fleet = Fleet::with(keyed(), 2, &[&right]);
-    for (key, settings, text) in
-        [(Some(key()), vec![wrong.as_str()], "another run key"), (None, vec![], "set PCCL_RUN_KEY")]
-    {
+    for (key, settings, text) in [
+        (Some(key()), vec![wrong.as_str()], "the run key, or the name of the run, is another one"),
+        (None, vec![], "set PCCL_RUN_KEY"),
+    ] {
         let place = fleet.spawn_with(key.as_ref(), &settings);
         let answer = fleet[place].ask("connect").bad("Refused");
         assert!(answer.text.contains(text), "{answer:?}");
@@ -79,6 +80,56 @@ fn who_has_no_key_or_another_one_is_refused_for_good_and_the_run_goes_on() {
     let place = open.spawn_with(Some(&key()), &[]);
     let answer = open[place].ask("connect").bad("Refused");
     assert!(answer.text.contains("has no run key"), "{answer:?}");
+}
+
+/// Somebody on the way sends what is meant for the master of one run to that of the other.
+#[test]
+fn of_two_runs_with_one_key_nobody_is_led_into_the_other_and_a_new_key_keeps_the_name() {
+    let admin = std::env::temp_dir().join(format!("pccl-e2e-{}-named.sock", std::process::id()));
+    let named = |text: &str| MasterConfig { run_name: text.parse().ok(), ..keyed() };
+    let mut run_a =
+        Fleet::with(MasterConfig { admin: Some(admin.clone()), ..named("A") }, 2, &["run-name=A"]);
+    let mut run_b = Fleet::empty(named("B"));
+    let patience = Duration::from_secs(60);
+    let status = |fleet: &Fleet, name: &str, key: &RunKey| {
+        pccl_master::query_status(&format!("pccl://{}{name}", fleet.address), Some(key), patience)
+    };
+    let another = "the run key, or the name of the run, is another one";
+    for settings in [&["run-name=A"][..], &[]] {
+        let place = run_b.spawn(settings);
+        let answer = run_b[place].ask("connect").bad("Refused");
+        assert!(answer.text.contains(another), "{answer:?}");
+        run_b.remove(place);
+    }
+    assert_eq!(status(&run_b, "/B", &key()).expect("an answer").peers.len(), 0);
+    run_b.join(&["run-name=B"]);
+    for name in ["/A", ""] {
+        assert!(status(&run_b, name, &key()).unwrap_err().contains(another));
+    }
+    let new = RunKey::from_bytes([0x4d; 32]);
+    let new_key = format!("key={}", new.to_text());
+    let both = pccl_master::AcceptedKeys { used: new.clone(), second: Some(key()) };
+    let done = pccl_master::rotate_key(&admin, &both, patience).expect("obeyed");
+    assert!(done.ends_with("peers that were told: 2"), "{done}");
+    run_a.join(&["run-name=A", &new_key]);
+    run_a.join(&["run-name=A"]);
+    pccl_master::rotate_key(&admin, &new.clone().into(), patience).expect("obeyed");
+    run_a.reduce(Spec::sum(1000, 1));
+    // It comes back with the new key, and finds the way to the others.
+    run_a[0].ask("close").good();
+    run_a[1].send("wait 4 0");
+    run_a[2].send("wait 4 0");
+    run_a[3].send("wait 4 0");
+    run_a[0].ask("connect").good();
+    for peer in &mut run_a[1..] {
+        peer.answer().good();
+    }
+    run_a.meet();
+    run_a.reduce(Spec::sum(700_000, 2));
+    assert_eq!(status(&run_a, "/A", &new).expect("an answer").peers.len(), 4);
+    for (name, key) in [("/A", &key()), ("", &new)] {
+        assert!(status(&run_a, name, key).unwrap_err().contains(another));
+    }
 }
 
 #[test]

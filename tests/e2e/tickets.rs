@@ -138,7 +138,9 @@ fn a_run_gets_a_new_key_while_it_goes_on() {
     let status = |fleet: &Fleet, key: &RunKey| {
         pccl_master::query_status(&fleet.address, Some(key), Duration::from_secs(30))
     };
-    assert!(status(&fleet, &new).unwrap_err().contains("another run key"));
+    assert!(
+        status(&fleet, &new).unwrap_err().contains("the run key, or the name of the run, is another one")
+    );
     let both = pccl_master::AcceptedKeys { used: new.clone(), second: Some(key()) };
     let done = pccl_master::rotate_key(&admin, &both, WATCHDOG).expect("obeyed");
     assert_eq!(done, "the run has a new key, another one is still accepted; peers that were told: 3");
@@ -152,7 +154,7 @@ fn a_run_gets_a_new_key_while_it_goes_on() {
     assert_eq!(status(&fleet, &new).expect("an answer").run_keys, 1);
     let place = fleet.spawn(&[&old_setting]);
     let answer = fleet[place].ask("connect").bad("Refused");
-    assert!(answer.text.contains("another run key"), "{answer:?}");
+    assert!(answer.text.contains("the run key, or the name of the run, is another one"), "{answer:?}");
     fleet.remove(place);
     fleet.join(&[&new_setting]);
     // Who was in has the new key as well, and comes back with it.

@@ -331,7 +331,9 @@ impl Door {
                 );
                 self.refuse(Refusal::WrongTicket, &why)
             }
-            Err(Unanswered::WrongKey) => self.refuse(Refusal::WrongKey, "it has another run key"),
+            Err(Unanswered::WrongKey) => {
+                self.refuse(Refusal::WrongKey, "its run key, or its name of the run, is another one")
+            }
             Err(Unanswered::Own(why)) => self.close(None, why),
         }
     }

@@ -20,6 +20,25 @@ pub const KEY_BYTES: usize = 32;
 /// The environment variable from which programs take the key of their run.
 pub const KEY_VARIABLE: &str = "PCCL_RUN_KEY";
 
+/// The environment variable from which programs take the name of their run.
+pub const NAME_VARIABLE: &str = "PCCL_RUN_NAME";
+
+/// Most characters of the name of a run.
+const MAX_RUN_NAME: usize = 64;
+
+/// Tells keys of named runs from all else that is derived from a run key.
+const NAME_LABEL: &str = "PCCL key of the run named ";
+
+/// What this variable of the environment says; `None` if it is not set, or empty.
+fn from_variable<T: FromStr<Err: fmt::Display>>(variable: &str) -> Result<Option<T>, String> {
+    match std::env::var(variable) {
+        Ok(text) if text.trim().is_empty() => Ok(None),
+        Ok(text) => text.trim().parse().map(Some).map_err(|error| format!("{variable}: {error}")),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => Err(format!("{variable}: not a text")),
+    }
+}
+
 /// Bytes that are overwritten when they are dropped.
 pub(crate) struct Secret(pub(crate) [u8; KEY_BYTES]);
 
@@ -135,12 +154,7 @@ impl RunKey {
 
     /// The key of the environment: `None` if the variable is not set, or empty.
     pub fn from_environment() -> Result<Option<Self>, String> {
-        match std::env::var(KEY_VARIABLE) {
-            Ok(text) if text.trim().is_empty() => Ok(None),
-            Ok(text) => text.parse().map(Some).map_err(|error| format!("{KEY_VARIABLE}: {error}")),
-            Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => Err(format!("{KEY_VARIABLE}: not a text")),
-        }
+        from_variable(KEY_VARIABLE)
     }
 
     /// The key as text, for whoever is to have it: 64 hexadecimal digits.
@@ -153,6 +167,12 @@ impl RunKey {
     #[must_use]
     pub fn secret(&self) -> &SecretKey {
         &self.0
+    }
+
+    /// The key that the run of this name proves: another one for each name, and this one itself without a name.
+    #[must_use]
+    pub fn of_run(&self, name: &RunName) -> Self {
+        if name.is_empty() { self.clone() } else { Self(self.0.derive(NAME_LABEL, name.0.as_bytes())) }
     }
 }
 
@@ -187,6 +207,54 @@ impl fmt::Debug for RunKey {
     }
 }
 
+/// The name of a run, by which runs with the same key are told apart: it is a part of every proof of the key. Empty for
+/// a run without a name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunName(String);
+
+/// The text is no [`RunName`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the name of a run has 1 to {MAX_RUN_NAME} characters: letters from a to z, digits, and -_.")]
+pub struct RunNameError;
+
+/// Why a name without a key is refused.
+const NAME_WITHOUT_KEY: &str = "the run has a name and no run key: the name tells runs with the same key apart, and \
+                                nothing proves it without one; give the key as well, or no name";
+
+impl RunName {
+    /// Whether it is that of a run without a name.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of the environment: empty if the variable is not set, or empty.
+    pub fn from_environment() -> Result<Self, String> {
+        Ok(from_variable(NAME_VARIABLE)?.unwrap_or_default())
+    }
+
+    /// Refuses a name where there is no key: nothing would prove it.
+    pub fn check_key(&self, has_key: bool) -> Result<(), String> {
+        if has_key || self.is_empty() { Ok(()) } else { Err(NAME_WITHOUT_KEY.to_owned()) }
+    }
+}
+
+impl FromStr for RunName {
+    type Err = RunNameError;
+
+    fn from_str(text: &str) -> Result<Self, RunNameError> {
+        let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let is_name = (1..=MAX_RUN_NAME).contains(&text.len()) && text.bytes().all(is_good);
+        if is_name { Ok(Self(text.to_owned())) } else { Err(RunNameError) }
+    }
+}
+
 /// The keys that a run accepts: the one that is used, and while it replaces another one, that one as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptedKeys {
@@ -207,6 +275,12 @@ impl AcceptedKeys {
     #[must_use]
     pub fn accepts(&self, key: &RunKey) -> bool {
         self.used == *key || self.second.as_ref() == Some(key)
+    }
+
+    /// Those that the run of this name accepts, see [`RunKey::of_run`].
+    #[must_use]
+    pub fn of_run(&self, name: &RunName) -> Self {
+        Self { used: self.used.of_run(name), second: self.second.as_ref().map(|second| second.of_run(name)) }
     }
 }
 
@@ -266,15 +340,17 @@ impl ListItem for SecretKey {
     const MAX_ITEMS: usize = 2;
 }
 
-/// Where the master of a run is, and the key of the run if it has one. As text `host:port`, `pccl://host:port` or
-/// `pccl://host:port#key`; the key is shown to nobody. Several masters, of which one acts and the others stand by, are
-/// `host:port,host:port`.
+/// Where the master of a run is, and the name and the key of the run if it has them. As text `host:port`,
+/// `pccl://host:port`, `pccl://host:port#key` or `pccl://host:port/name#key`; the key is shown to nobody. Several
+/// masters, of which one acts and the others stand by, are `host:port,host:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunAddress {
     /// The master, or the first of several.
     pub master: HostPort,
     /// The others.
     pub others: Vec<HostPort>,
+    /// The name of the run, as far as the address holds one.
+    pub name: Option<RunName>,
     /// The key, as far as the address holds one.
     pub key: Option<RunKey>,
 }
@@ -288,6 +364,9 @@ pub enum RunAddressError {
     /// The key.
     #[error("the part of the address behind `#`: {0}")]
     Key(#[from] KeyError),
+    /// The name of the run.
+    #[error("the part of the address behind `/`: {0}")]
+    Name(#[from] RunNameError),
 }
 
 impl RunAddress {
@@ -296,12 +375,24 @@ impl RunAddress {
         std::iter::once(&self.master).chain(&self.others)
     }
 
-    /// The key to use: this one if there is one, or the one of the address, or that of the environment.
-    pub fn key_or(&self, given: Option<RunKey>) -> Result<Option<RunKey>, String> {
-        match given.or_else(|| self.key.clone()) {
-            Some(key) => Ok(Some(key)),
-            None => RunKey::from_environment(),
-        }
+    /// The key and the name of the run: these ones, or else those of the address, or those of the environment.
+    pub fn key_and_name(
+        &self,
+        key: Option<RunKey>,
+        name: Option<RunName>,
+    ) -> Result<(Option<RunKey>, RunName), String> {
+        let key = key.or_else(|| self.key.clone());
+        let name = name.or_else(|| self.name.clone());
+        let key = key.map_or_else(RunKey::from_environment, |key| Ok(Some(key)))?;
+        let name = name.map_or_else(RunName::from_environment, Ok)?;
+        Ok((key, name))
+    }
+
+    /// The key that is to be proven, see [`RunAddress::key_and_name`]. A name without a key is an error.
+    pub fn key_of_run(&self, key: Option<RunKey>, name: Option<RunName>) -> Result<Option<RunKey>, String> {
+        let (key, name) = self.key_and_name(key, name)?;
+        name.check_key(key.is_some())?;
+        Ok(key.map(|key| key.of_run(&name)))
     }
 }
 
@@ -314,12 +405,21 @@ impl FromStr for RunAddress {
             Some((address, key)) => (address, Some(key)),
             None => (text, None),
         };
-        // As a browser would write it.
-        let address = address.strip_suffix('/').unwrap_or(address);
+        let (address, name) = match address.split_once('/') {
+            // As a browser would write it.
+            Some((address, "")) => (address, None),
+            Some((address, name)) => (address, Some(name)),
+            None => (address, None),
+        };
         let mut masters = address.split(',');
         let master = masters.next().unwrap_or_default().parse()?;
         let others = masters.map(str::parse).collect::<Result<_, AddressError>>()?;
-        Ok(Self { master, others, key: key.map(str::parse).transpose()? })
+        Ok(Self {
+            master,
+            others,
+            name: name.map(str::parse).transpose()?,
+            key: key.map(str::parse).transpose()?,
+        })
     }
 }
 
@@ -338,7 +438,8 @@ mod tests {
         );
         assert!(!format!("{with:?}").contains("abab"));
         for text in ["host:7", "pccl://host:7", "pccl://host:7/"] {
-            let plain = RunAddress { master: HostPort::new("host", 7), others: Vec::new(), key: None };
+            let plain =
+                RunAddress { master: HostPort::new("host", 7), others: Vec::new(), name: None, key: None };
             assert_eq!(address(text).unwrap(), plain);
         }
         let several = address("one:7,[::1]:8").unwrap();
@@ -348,7 +449,48 @@ mod tests {
             assert!(!address(text).unwrap_err().to_string().contains("abab"), "{text}");
         }
         let other = RunKey::from_bytes([1; KEY_BYTES]);
-        assert_eq!(with.key_or(Some(other.clone())), Ok(Some(other)), "what is said otherwise counts first");
+        let no_name = Some(RunName::default());
+        let used = with.key_of_run(Some(other.clone()), no_name);
+        assert_eq!(used, Ok(Some(other)), "what is said otherwise counts first");
+    }
+
+    #[test]
+    fn a_name_makes_another_key_of_a_key_and_of_each_that_is_accepted() {
+        let name = |text: &str| text.parse::<RunName>().unwrap();
+        let (one, other) = (RunKey::from_bytes([1; KEY_BYTES]), RunKey::from_bytes([2; KEY_BYTES]));
+        assert_eq!(one.of_run(&RunName::default()), one);
+        assert_eq!(one.of_run(&name("a")), one.of_run(&name("a")));
+        let keys = [one.clone(), one.of_run(&name("a")), one.of_run(&name("b")), other.of_run(&name("a"))];
+        let differ = |at: usize| !keys[at + 1..].contains(&keys[at]);
+        assert!((0..keys.len()).all(differ));
+        // HMAC-SHA256 of the label and the name, by another program.
+        assert_eq!(keys[1].to_text(), "645966afbe97bcafc3ab42b663ee6a0d2033bd6f2b53b8260521545af1c8d899");
+        let accepted = AcceptedKeys { used: one.clone(), second: Some(other.clone()) }.of_run(&name("a"));
+        assert_eq!((&accepted.used, accepted.second.as_ref()), (&keys[1], Some(&keys[3])));
+        assert!(!accepted.accepts(&one) && !accepted.accepts(&other));
+    }
+
+    #[test]
+    fn an_address_may_hold_the_name_of_the_run_and_a_name_needs_a_key() {
+        let key = RunKey::from_bytes([1; KEY_BYTES]);
+        let address = |text: &str| text.parse::<RunAddress>();
+        let named = address("pccl://one:7,two:8/A-1_.x").unwrap();
+        let name = "A-1_.x".parse::<RunName>().unwrap();
+        assert_eq!((named.others.len(), named.name.as_ref()), (1, Some(&name)));
+        assert_eq!(named.key_of_run(Some(key.clone()), None), Ok(Some(key.of_run(&name))));
+        let said: RunName = "B".parse().unwrap();
+        let used = named.key_of_run(Some(key.clone()), Some(said.clone()));
+        assert_eq!(used, Ok(Some(key.of_run(&said))), "what is said otherwise counts first");
+        assert!(said.check_key(false).unwrap_err().contains("no run key"));
+        assert!(said.check_key(true).is_ok() && RunName::default().check_key(false).is_ok());
+        let both = address(&format!("one:7/A#{}", key.to_text())).unwrap();
+        assert_eq!(both.key_of_run(None, None), Ok(Some(key.of_run(&"A".parse().unwrap()))));
+        let longest = "n".repeat(MAX_RUN_NAME);
+        assert!(longest.parse::<RunName>().is_ok());
+        for bad in ["", "a b", "a/b", "a,b", "ä", "a\n", &format!("{longest}n")] {
+            assert_eq!(bad.parse::<RunName>(), Err(RunNameError), "{bad:?}");
+        }
+        assert!(matches!(address("one:7/a/b"), Err(RunAddressError::Name(_))));
     }
 
     #[test]

@@ -293,8 +293,10 @@ pub enum Refusal {
         "it has no run key, and this side has one: give the key to both, or to none (PCCL_RUN_KEY, --key-file)"
     )]
     NoKey = 10,
-    /// Both have a run key, and not the same one.
-    #[error("it has another run key: compare PCCL_RUN_KEY of both sides")]
+    /// Both have a run key, and not the same one, or not the same name of the run.
+    #[error(
+        "the run key, or the name of the run, is another one: compare PCCL_RUN_KEY and PCCL_RUN_NAME of both sides"
+    )]
     WrongKey = 11,
     /// The master has not given this connection a ticket, or that is over.
     #[error("it does not take the ticket of this connection: the master has not given it, or it is over")]

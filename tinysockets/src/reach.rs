@@ -217,7 +217,10 @@ mod tests {
         let key = RunKey::from_bytes([7; 32]);
         many_at_once(Some(&key));
         let peer = peer(Some(RunKey::from_bytes([8; 32])));
-        for (key, text) in [(Some(&key), "it has another run key"), (None, "it wants a run key")] {
+        for (key, text) in [
+            (Some(&key), "the run key, or the name of the run, is another one"),
+            (None, "it wants a run key"),
+        ] {
             let target = target(peer.local_port(0).unwrap(), 7, key);
             let results = reach_all(&[target], Duration::from_secs(20));
             assert!(matches!(&results[..], [Reach::Failed(why)] if why.contains(text)), "{results:?}");

@@ -79,7 +79,7 @@ fn assert_serves(target: &HostPort, accepted: &Receiver<Conn>, key: &RunKey) {
 #[test]
 fn the_same_key_on_both_sides_is_needed_and_errors_say_what_to_do() {
     for (theirs, mine, text) in [
-        (Some(key(1)), Some(key(2)), "another run key"),
+        (Some(key(1)), Some(key(2)), "the run key, or the name of the run, is another one"),
         (Some(key(1)), None, "set PCCL_RUN_KEY"),
         (None, Some(key(1)), "has no run key"),
     ] {

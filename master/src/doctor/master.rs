@@ -74,10 +74,11 @@ pub(super) fn address(patient: &Patient, report: &mut Report) -> Option<(Vec<Hos
         );
         return None;
     }
-    match parsed.key_or(patient.run_key.clone()) {
+    match parsed.key_of_run(patient.run_key.clone(), patient.run_name.clone()) {
         Ok(key) => Some((parsed.masters().cloned().collect(), key)),
         Err(error) => {
-            let remedy = "a run key is 64 hexadecimal digits, as `pccl-master --new-key` prints them";
+            let remedy = "a run key is 64 hexadecimal digits, as `pccl-master --new-key` prints them, and a run with a \
+                          name needs one";
             report.failed("run key", error, remedy);
             None
         }

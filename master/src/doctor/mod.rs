@@ -20,15 +20,20 @@ use master::Way;
 use pccl_protocol::limits;
 use ports::{Answer, Asked, Listening};
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
-use tinysockets::{address::HostPort, key::RunKey};
+use tinysockets::{
+    address::HostPort,
+    key::{RunKey, RunName},
+};
 
 /// What the doctor goes by: the settings of the peer that is to run here.
 #[derive(Debug, Clone)]
 pub struct Patient {
-    /// Address of the master: `host:port`, or `pccl://host:port#key`; of several masters `host:port,host:port`.
+    /// Address of the master: `host:port`, or `pccl://host:port/name#key`; of several masters `host:port,host:port`.
     pub master: String,
     /// The run key. Without one that of the address counts, or that of the environment.
     pub run_key: Option<RunKey>,
+    /// The name of the run. Without one that of the address counts, or that of the environment.
+    pub run_name: Option<RunName>,
     /// Host under which others are to reach this machine. Default: the address from which the master sees it come.
     pub advertised_host: Option<String>,
     /// Address that the listeners bind to. Default: all addresses of the machine.
@@ -53,6 +58,7 @@ impl Patient {
         Self {
             master: master.to_owned(),
             run_key: None,
+            run_name: None,
             advertised_host: None,
             bind: None,
             first_p2p_port: limits::FIRST_P2P_PORT,

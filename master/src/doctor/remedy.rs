@@ -59,7 +59,8 @@ fn of_refusal(reason: Refusal) -> &'static str {
              cannot prove that it is the one that is meant"
         }
         Refusal::WrongKey => {
-            "compare the keys: that of the run is in the file, or in the environment, with which the master was started"
+            "compare the keys, and the names of the run: those of the run are in the file, in the environment, or in \
+             the command (--run) with which the master was started"
         }
         Refusal::WrongRole
         | Refusal::WrongDestination

@@ -65,7 +65,7 @@ use step_down::Departure;
 use tickets::TicketOffice;
 use tinysockets::{
     bucket::{Bucket, Lines, Rate},
-    key::RunKeys,
+    key::{RunKeys, RunName},
     reactor::{Reactor, Stopper},
     throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
     ticket::Lock,
@@ -106,6 +106,8 @@ pub(crate) struct Setup {
     pub(crate) accepts_standbys: bool,
     /// All clients have to prove that they have one of these, if there are any.
     pub(crate) keys: Option<RunKeys>,
+    /// By which other keys become those of this run.
+    pub(crate) run_name: RunName,
     /// What is told of the relay, if there is one.
     pub(crate) relay: Option<RelayNews>,
     /// Keeps the last events.
@@ -162,6 +164,7 @@ pub(crate) struct EventLoop {
     run: RunId,
     /// What clients have to prove that they have.
     lock: Option<Lock>,
+    run_name: RunName,
     /// In a run with a key.
     tickets: Option<TicketOffice>,
     relay: Option<RelayNews>,
@@ -237,6 +240,7 @@ impl EventLoop {
             reacher: Reacher::new(run, waker),
             run,
             lock: setup.keys.clone().map(Lock::of_master),
+            run_name: setup.run_name,
             tickets: None,
             relay: setup.relay,
             is_here_only,

@@ -23,7 +23,7 @@ impl EventLoop {
         keys: Result<AcceptedKeys, KeyError>,
         dropped: &[&str],
     ) -> Result<String, String> {
-        let keys = keys.map_err(|error| error.to_string())?;
+        let keys = keys.map_err(|error| error.to_string())?.of_run(&self.run_name);
         if self.standing.is_some() && !dropped.is_empty() {
             return Err("this master stands by: only the acting one drops peers".into());
         }

@@ -75,6 +75,7 @@ pub(crate) fn command() -> Command {
         "PCCL_LOG_LEVEL",
         "PCCL_PEER_TIMEOUT_MS",
         "PCCL_RUN_KEY",
+        "PCCL_RUN_NAME",
         "XDG_RUNTIME_DIR",
         "RUNTIME_DIRECTORY",
     ] {

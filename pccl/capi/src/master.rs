@@ -9,7 +9,7 @@ use crate::{
     raw,
     types::{Handle, ResultCode, SocketAddress, code},
 };
-use pccl_master::{KeyError, WireMode};
+use pccl_master::{KeyError, RunNameError, WireMode};
 use std::{ffi::c_char, time::Duration};
 
 /// `pcclCreateMaster`.
@@ -96,6 +96,21 @@ pub(crate) unsafe extern "C" fn pcclMasterSetRunKey(handle: Handle, key: *const 
         let key = unsafe { raw::text(key, "key") }?;
         let key = key.parse().map_err(|error: KeyError| Failure::argument(error.to_string()))?;
         master.set(|config| config.run_key = Some(key))
+    })
+}
+
+/// `pcclMasterSetRunName`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterSetRunName(handle: Handle, name: *const c_char) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let name = unsafe { raw::text(name, "name") }?;
+        let name = name.parse().map_err(|error: RunNameError| Failure::argument(error.to_string()))?;
+        master.set(|config| config.run_name = Some(name))
     })
 }
 

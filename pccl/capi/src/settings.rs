@@ -230,6 +230,20 @@ pub(crate) unsafe extern "C" fn pcclSetRunKey(comm: Handle, key: *const c_char) 
     })
 }
 
+/// `pcclSetRunName`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclSetRunName(comm: Handle, name: *const c_char) -> ResultCode {
+    call(|| {
+        let comm = enter(comm)?;
+        // SAFETY: by the contract of this function.
+        let name = unsafe { raw::text(name, "name") }?;
+        comm.set(|builder| builder.run_name(&name))
+    })
+}
+
 /// `pcclSetFrameChecksums`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclSetFrameChecksums(comm: Handle, checksums: c_int) -> ResultCode {

@@ -10,7 +10,7 @@ use pccl_protocol::{GroupId, Host, Name, limits};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 use tinysockets::{
     address::HostPort,
-    key::{KeyError, RunAddress, RunAddressError, RunKey, RunKeys},
+    key::{KeyError, RunAddress, RunAddressError, RunKey, RunKeys, RunName, RunNameError},
     place::why_unusable,
 };
 
@@ -57,6 +57,7 @@ pub struct Builder {
     /// Parsed at once, so that no text with a key is kept.
     master: Result<RunAddress, String>,
     run_key: Option<Result<RunKey, KeyError>>,
+    run_name: Option<Result<RunName, RunNameError>>,
     group: u32,
     formed: bool,
     alone: bool,
@@ -89,6 +90,7 @@ impl Builder {
         Self {
             master: master.parse().map_err(|error: RunAddressError| error.to_string()),
             run_key: None,
+            run_name: None,
             group: 0,
             formed: false,
             alone: false,
@@ -122,6 +124,15 @@ impl Builder {
     /// (`pccl://host:port#key`), or of the environment variable `PCCL_RUN_KEY`; if there is none, the run has no key.
     pub fn run_key(mut self, key: &str) -> Self {
         self.run_key = Some(key.parse());
+        self
+    }
+
+    /// The name of the run, as its master has it (`pccl-master --run`): runs with the same key are told apart by it, so
+    /// that nobody on the way leads this peer into another one. Without a key `connect` refuses it. Default: that of
+    /// the master's address (`pccl://host:port/name`), or of the environment variable `PCCL_RUN_NAME`; if there is
+    /// none, the run has no name.
+    pub fn run_name(mut self, name: &str) -> Self {
+        self.run_name = Some(name.parse());
         self
     }
 
@@ -324,7 +335,8 @@ impl Builder {
             return Err(invalid(format!("master address: {why}")));
         }
         let given = self.run_key.transpose().map_err(|error| invalid(format!("run key: {error}")))?;
-        let run_key = master.key_or(given).map_err(invalid)?;
+        let name = self.run_name.transpose().map_err(|error| invalid(format!("run name: {error}")))?;
+        let (run_key, run_name) = master.key_and_name(given, name).map_err(invalid)?;
         if self.pool_connections > limits::MAX_POOL_CONNECTIONS {
             return Err(invalid(format!(
                 "pool size {}: at most {} connections",
@@ -384,7 +396,8 @@ impl Builder {
         Ok(Communicator::new(Config {
             masters: Masters::new(master.masters().cloned().collect()),
             master: master.master,
-            run_keys: run_key.map(|key| RunKeys::new(key.into())),
+            run_keys: run_key.map(|key| RunKeys::new(key.of_run(&run_name).into())),
+            run_name,
             group: GroupId(self.group),
             formed: self.formed,
             alone: self.alone,

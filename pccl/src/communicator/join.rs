@@ -170,6 +170,8 @@ impl Communicator {
         ahead: bool,
         mut patience: Patience,
     ) -> Result<Session, Error> {
+        let (name, keys) = (&self.config.run_name, &self.config.run_keys);
+        name.check_key(keys.is_some()).map_err(Error::InvalidArgument)?;
         let limit = patience.limit;
         let previous = self.previous.lock().clone();
         let config = Config { offer: *self.offer.lock(), ahead, ..self.config.clone() };

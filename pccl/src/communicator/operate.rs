@@ -5,7 +5,7 @@ use crate::Error;
 use pccl_master::doctor::{self, Patient};
 use pccl_protocol::{C2m, CallKind, Host, Status, Verdict};
 use std::time::{Duration, Instant};
-use tinysockets::key::RunKeys;
+use tinysockets::key::{RunKeys, RunName};
 
 /// A time-out longer than this is as good as this.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
@@ -40,6 +40,8 @@ impl Communicator {
         let masters: Vec<String> = config.masters.all().iter().map(ToString::to_string).collect();
         doctor::examine(&Patient {
             run_key: config.run_keys.as_ref().map(RunKeys::used),
+            // That key is the one of the run already.
+            run_name: Some(RunName::default()),
             advertised_host: config.advertised_host.as_ref().map(Host::as_str).map(str::to_owned),
             bind: config.bind,
             first_p2p_port: config.first_p2p_port,
@@ -107,5 +109,38 @@ impl Communicator {
         };
         self.close();
         drained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Builder;
+    use tinysockets::key::RunKey;
+
+    #[test]
+    fn a_run_name_makes_another_key_and_is_refused_without_one() {
+        let key = RunKey::from_bytes([1; 32]);
+        let built = |address: &str, name: Option<&str>, key: Option<&RunKey>| {
+            let builder = name.into_iter().fold(Communicator::builder(address), Builder::run_name);
+            key.into_iter().fold(builder, |builder, key| builder.run_key(&key.to_text())).build()
+        };
+        let named = key.of_run(&"A".parse().expect("a name"));
+        for (address, name) in
+            [("127.0.0.1:1", Some("A")), ("pccl://127.0.0.1:1/A", None), ("pccl://127.0.0.1:1/B", Some("A"))]
+        {
+            let comm = built(address, name, Some(&key)).expect("good settings");
+            assert_eq!(comm.config.run_keys.as_ref().map(RunKeys::used), Some(named.clone()), "{address}");
+        }
+        for (address, name, text) in [
+            ("127.0.0.1:1", Some("two words"), "run name: "),
+            ("pccl://127.0.0.1:1/a/b", None, "master address: "),
+        ] {
+            let error = built(address, name, Some(&key)).expect_err(text);
+            assert!(matches!(&error, Error::InvalidArgument(it) if it.starts_with(text)), "{error}");
+        }
+        let comm = built("127.0.0.1:1", Some("A"), None).expect("the key may still come");
+        let error = comm.connect().expect_err("nothing proves the name");
+        assert!(matches!(&error, Error::InvalidArgument(it) if it.contains("no run key")), "{error}");
     }
 }

@@ -79,7 +79,7 @@ pub enum ConnectCause {
     NoMaster,
     /// The master speaks another version of the protocol.
     WrongVersion,
-    /// The master has another run key, or only one of both has one.
+    /// The master has another run key, or another name of the run, or only one of both has a key.
     WrongSecurity,
     /// The master belongs to another run.
     WrongRun,

@@ -91,6 +91,7 @@ static void handles(void) {
         EXPECT(pcclSetAdvertisedHost(comm, "localhost"), pcclInvalidArgument);
         EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclInvalidArgument);
         EXPECT(pcclSetRunKey(comm, RUN_KEY), pcclInvalidArgument);
+        EXPECT(pcclSetRunName(comm, "A"), pcclInvalidArgument);
         EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclInvalidArgument);
         EXPECT(pcclSetFrameChecksums(comm, pcclFrameChecksumsNever), pcclInvalidArgument);
         EXPECT(pcclSetSchedule(comm, pcclScheduleRing), pcclInvalidArgument);
@@ -220,7 +221,10 @@ static void settings(void) {
     EXPECT(pcclSetAdvertisedHost(comm, "localhost"), pcclSuccess);
     EXPECT(pcclSetRunKey(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclSetRunKey(comm, "secret"), pcclInvalidArgument);
+    EXPECT(pcclSetRunName(comm, NULL), pcclInvalidArgument);
+    EXPECT(pcclSetRunName(comm, "two words"), pcclInvalidArgument);
     EXPECT(pcclSetRunKey(comm, RUN_KEY), pcclSuccess);
+    EXPECT(pcclSetRunName(comm, "A"), pcclSuccess);
     EXPECT(pcclSetBindAddress(comm, NULL), pcclInvalidArgument);
     EXPECT(pcclSetBindAddress(comm, "somewhere"), pcclInvalidArgument);
     EXPECT(pcclSetBindAddress(comm, "127.0.0.1"), pcclSuccess);
@@ -282,6 +286,7 @@ static void masters(void) {
         EXPECT(pcclMasterSetMinWorldSize(wrong[i], 2), pcclInvalidArgument);
         EXPECT(pcclMasterSetPeerTimeout(wrong[i], 2000), pcclInvalidArgument);
         EXPECT(pcclMasterSetRunKey(wrong[i], RUN_KEY), pcclInvalidArgument);
+        EXPECT(pcclMasterSetRunName(wrong[i], "A"), pcclInvalidArgument);
         EXPECT(pcclMasterSetWireMode(wrong[i], "off"), pcclInvalidArgument);
         EXPECT(pcclMasterAddTrustedSeeder(wrong[i], "vault"), pcclInvalidArgument);
         EXPECT(pcclMasterSetJournal(wrong[i], "journal"), pcclInvalidArgument);
@@ -305,6 +310,8 @@ static void masters(void) {
     EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclSuccess);
     EXPECT(pcclMasterSetRunKey(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetRunKey(master, "secret"), pcclInvalidArgument);
+    EXPECT(pcclMasterSetRunName(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetRunName(master, "two words"), pcclInvalidArgument);
     EXPECT(pcclMasterSetWireMode(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetWireMode(master, "plain"), pcclInvalidArgument);
     EXPECT(pcclMasterSetWireMode(master, "encrypt"), pcclSuccess);

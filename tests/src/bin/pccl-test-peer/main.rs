@@ -102,6 +102,7 @@ fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
         "name" => builder.name(value),
         "site" => builder.site(value),
         "key" => builder.run_key(value),
+        "run-name" => builder.run_name(value),
         "formed" => builder.formed_groups(number(value)? > 0),
         "alone" => builder.world_of_one(number(value)? > 0),
         "strict" => builder.strict_ports(number(value)? > 0),

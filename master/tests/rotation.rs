@@ -217,7 +217,7 @@ fn the_program_locks_out_only_by_a_key_that_is_new_and_alone() {
     for (lines, peer, text) in [
         (vec![new(), old()], &*me, "has to have one line"),
         (vec![old()], &me, "has to be a new key"),
-        (vec![new()], "ffffffffffffffffffffffffffffffff", "no peer's identity begins with"),
+        (vec![new()], "ffffffffffffffffffffffffffffffff", "no peer has the name"),
     ] {
         let (is_done, said) = program(&run.admin(), &write(&lines), peer);
         assert!(!is_done && said.contains(text), "{said}");

@@ -15,6 +15,7 @@ mod abort;
 mod accuracy;
 mod collectives;
 mod connecting;
+mod crossed;
 mod families;
 mod hostile;
 mod journal;

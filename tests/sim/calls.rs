@@ -4,6 +4,7 @@
 //! the sync.
 
 use crate::blame::{Act, Deed};
+use crate::checker::is_crossing;
 use crate::client::{Call, EdgeKey, KEYS, TagStage, TagWork, WrongCall};
 use crate::rng::Rng;
 use crate::swarm::MS;
@@ -199,7 +200,10 @@ impl World {
                     self.after_topology(slot);
                 }
             }
-            M2c::VoteWithdrawn(answer) => self.taken_back(slot, answer.request),
+            M2c::VoteWithdrawn(answer) => {
+                answer.verdict.iter().for_each(|verdict| self.note_crossing(verdict));
+                self.taken_back(slot, answer.request);
+            }
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
             M2c::Rates(_) | M2c::Examined(_) | M2c::Returned(_) | M2c::Received(_) => {}
             M2c::Feed(_) | M2c::Copies(_) | M2c::StandsBy(_) | M2c::Claim(_) => {}
@@ -220,6 +224,14 @@ impl World {
             M2c::Outcome(outcome) => self.outcome(slot, outcome),
             M2c::SyncPlan(plan) => self.sync_plan(slot, plan),
             M2c::SyncOutcome(outcome) => self.sync_outcome(slot, outcome),
+        }
+    }
+
+    /// Calls wait for each other only where somebody called something else than the others.
+    fn note_crossing(&mut self, verdict: &Verdict) {
+        if is_crossing(verdict) {
+            assert!(self.now <= self.wrong_until, "seed {}: all made the same calls: {verdict}", self.seed);
+            self.crossings += 1;
         }
     }
 
@@ -354,6 +366,8 @@ impl World {
                 self.wake(slot, PAUSE, Wake::Continue);
             }
             SyncOutcome::Failed(verdict) => {
+                self.note_crossing(&verdict);
+                let client = &mut self.clients[slot];
                 client.popular_only |= verdict.cause == Cause::MismatchedCall;
                 self.begin_sync(slot);
             }
@@ -447,7 +461,10 @@ impl World {
                 work.stage = TagStage::Finished(true);
                 self.finish_if_done(slot);
             }
-            Outcome::Aborted(_) => self.vote_collective(slot, op.tag),
+            Outcome::Aborted(verdict) => {
+                self.note_crossing(&verdict);
+                self.vote_collective(slot, op.tag);
+            }
         }
     }
 

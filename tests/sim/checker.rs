@@ -5,6 +5,8 @@ mod judge;
 mod rings;
 mod syncs;
 
+pub(crate) use judge::is_crossing;
+
 use crate::client::EdgeKey;
 use crate::loans::Loans;
 use crate::revisions::Known;

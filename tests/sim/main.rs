@@ -124,6 +124,7 @@ fn run_world(mut world: World) -> Summary {
         done: world.checker.done,
         optimizations: world.optimizations,
         withdrawals: world.withdrawals,
+        crossings: world.crossings,
         choices: world.choices,
         told_ahead: world.told_ahead,
         held_ahead: world.held_ahead,
@@ -164,6 +165,7 @@ struct Sums {
     done: u64,
     optimizations: u64,
     withdrawals: u64,
+    crossings: u64,
     choices: u64,
     told_ahead: u64,
     held_ahead: u64,
@@ -187,6 +189,7 @@ impl Sums {
         self.done += other.done;
         self.optimizations += other.optimizations;
         self.withdrawals += other.withdrawals;
+        self.crossings += other.crossings;
         self.choices += other.choices;
         self.told_ahead += other.told_ahead;
         self.held_ahead += other.held_ahead;
@@ -285,6 +288,7 @@ fn seeds() {
     println!("begun by kind: {:?}", sums.begun_kinds);
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
     println!("{} votes taken back, {} revisions accepted by an operator", sums.withdrawals, sums.choices);
+    println!("{} times calls waited for each other", sums.crossings);
     println!(
         "ahead: newcomers were told of lenders {} times, and held the state {} times; let in {} with it, {} without",
         sums.told_ahead, sums.held_ahead, sums.let_in_with, sums.let_in_without
@@ -307,6 +311,7 @@ fn seeds() {
     assert!(sums.optimizations > count && sums.rings_changed > count / 20, "hardly anything was optimised");
     let limits = sums.judged.get("given up by a caller whose limit passed").copied().unwrap_or(0);
     assert!(limits > count / 10 && sums.withdrawals > count / 4, "hardly anybody's limit passed");
+    assert!(sums.crossings > count / 100, "hardly any calls waited for each other");
     assert!(sums.judged.values().sum::<u64>() > count, "hardly anything was judged");
     assert!(sums.choices > count / 20, "hardly any revision was lost");
     let waits = sums.judged.get("a newer shared state waits").copied().unwrap_or(0);

@@ -282,6 +282,7 @@ impl World {
             return false;
         }
         let patience = self.strikes.range(3_000 * MS, 8_000 * MS);
+        self.wrong_until = self.wrong_until.max(self.now + patience + 10_000 * MS);
         let client = &mut self.clients[slot];
         client.wrong_call = instead;
         let request = client.request();

@@ -175,6 +175,10 @@ pub(crate) struct World {
     pub(crate) optimizations: u64,
     /// Votes that callers took back.
     pub(crate) withdrawals: u64,
+    /// Until when what somebody called instead of what the others call may have consequences.
+    pub(crate) wrong_until: u64,
+    /// Verdicts that calls waited for each other, by those who got them.
+    pub(crate) crossings: u64,
     pub(crate) rings_changed: u64,
     /// Groups that wait for the choice of an operator, since when, and how often one was made.
     pub(crate) undecided: BTreeMap<GroupId, u64>,

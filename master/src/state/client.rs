@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::allowance::Allowance;
+use super::crossed::Crossing;
 use super::formed::Past;
 use super::ports::Closed;
 use super::types::{ClientKey, Timestamp};
@@ -143,6 +144,8 @@ pub(super) struct Peer {
     pub(super) topology: Option<TopologyVote>,
     pub(super) pending: Option<PendingVote>,
     pub(super) optimize: Option<OptimizeVote>,
+    /// What its call and others wait for in each other, and since when that was seen.
+    pub(super) crossed: Option<(Crossing, Timestamp)>,
     /// How far it is with the state that it fetches before it is let in, if it wants to.
     pub(super) ahead: Option<Ahead>,
     /// Ports of it that the master did not reach, and of which nobody else said that it did.

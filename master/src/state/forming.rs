@@ -7,7 +7,7 @@
 use super::MasterState;
 use super::client::Peer;
 use super::edges::ring_of;
-use super::group::{GivenUp, Loss};
+use super::group::{GivenUp, Loss, WhyGivenUp};
 use super::groups::Groups;
 use super::outbox::Outbox;
 use super::roll::Roll;
@@ -384,13 +384,17 @@ impl Roll {
         let operation = Operation::Forming(uuid);
         let mut verdict = self.verdict_of_giving_up((operation, Phase::Voting, 0), given_up);
         let nobody = |name: &Name| Culprit { peer: PeerId(0), host: Host::default(), name: name.clone() };
-        let why = match given_up.limit_ms {
+        let limit = match given_up.why {
+            WhyGivenUp::Limit(ms) => Some(ms),
+            WhyGivenUp::Unwanted | WhyGivenUp::Elsewhere { .. } => None,
+        };
+        let why = match limit {
             Some(ms) => format!("gave it up after {:.1} s", ms as f64 / 1000.0),
             None => "wanted no group any more".to_owned(),
         };
         let waited = self.list_missing(silent, absent);
         verdict.detail = Text::new(format!("{} {why}, waiting for {waited}", self.name_of(given_up.by)));
-        if given_up.limit_ms.is_some() {
+        if limit.is_some() {
             let silent = silent.iter().map(|id| self.culprit_of(*id));
             verdict.culprits = silent.chain(absent.iter().map(nobody)).take(NAMED_MAX).collect();
         }

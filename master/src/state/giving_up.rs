@@ -2,7 +2,7 @@
 //! is one for all, unless it has been decided before; those who vote for that attempt later learn it.
 
 use super::forming::Formings;
-use super::group::{GivenUp, Op, Sync};
+use super::group::{GivenUp, Op, Sync, WhyGivenUp};
 use super::groups::Groups;
 use super::roll::Roll;
 use pccl_protocol::{Cause, GiveUp, GroupId, Operation, PeerId, Phase, Text, Verdict, VoteRef};
@@ -18,7 +18,7 @@ impl Groups {
         group: GroupId,
         packet: GiveUp,
     ) {
-        let wish = GivenUp { by: id, limit_ms: packet.limit_ms };
+        let wish = GivenUp { by: id, why: WhyGivenUp::of_caller(packet.limit_ms) };
         if let VoteRef::Forming(request) = packet.vote {
             if !formings.give_up(wish, request) {
                 self.give_up_connecting(group, wish, request);
@@ -63,6 +63,9 @@ impl Groups {
     ) -> Verdict {
         let others = || open.iter().copied().filter(|peer| *peer != given_up.by);
         let mut verdict = roll.verdict_of_giving_up(operation, given_up);
+        if let WhyGivenUp::Elsewhere { .. } = given_up.why {
+            return verdict;
+        }
         let waited = if others().next().is_some() {
             roll.list_peers(others())
         } else if open.is_empty() {
@@ -86,16 +89,27 @@ impl Roll {
     pub(super) fn verdict_of_giving_up(
         &self,
         (operation, phase, bytes_done): (Operation, Phase, u64),
-        GivenUp { by, limit_ms }: GivenUp,
+        GivenUp { by, why }: GivenUp,
     ) -> Verdict {
         let caller = self.name_of(by);
-        let (cause, why) = match limit_ms {
-            Some(limit_ms) => {
+        let mut culprits = vec![self.culprit_of(by)];
+        let (cause, why) = match why {
+            WhyGivenUp::Limit(limit_ms) => {
                 (Cause::CallTimeout, format!("{caller} gave it up after {:.1} s", limit_ms as f64 / 1000.0))
             }
-            None => (Cause::CallerAbort, format!("{caller} wanted no result any more")),
+            WhyGivenUp::Unwanted => (Cause::CallerAbort, format!("{caller} wanted no result any more")),
+            WhyGivenUp::Elsewhere { call, waits } => {
+                culprits.insert(0, self.culprit_of(waits));
+                let waits = self.name_of(waits);
+                (
+                    Cause::MismatchedCall,
+                    format!(
+                        "{waits} waits in it for {caller}, which is in {call} and waits there for {waits}"
+                    ),
+                )
+            }
         };
-        let (culprits, detail) = (vec![self.culprit_of(by)], Text::new(why));
+        let detail = Text::new(why);
         Verdict { cause, culprits, operation, phase, bytes_done, silent_ms: 0, detail }
     }
 }

@@ -11,9 +11,9 @@ use super::roll::Roll;
 use super::types::Timestamp;
 use super::work::Work;
 use pccl_protocol::{
-    Algorithm, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch, LinkGeneration, OpFault,
-    OpId, Pair, PeerId, Purpose, RequestId, Revision, SourceFault, StateEntry, SyncId, SyncStrategy, Tag,
-    Text, TooFewPeers, VoteRef,
+    Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch,
+    LinkGeneration, OpFault, OpId, Pair, PeerId, Purpose, RequestId, Revision, SourceFault, StateEntry,
+    SyncId, SyncStrategy, Tag, Text, TooFewPeers, VoteRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,12 +38,28 @@ pub(super) struct Loss {
     pub(super) detail: Text,
 }
 
-/// A caller gave up what it had voted for.
+/// A vote will come to nothing because of one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct GivenUp {
     pub(super) by: PeerId,
-    /// Its limit, if that has passed, in milliseconds. `None`: it wanted no result.
-    pub(super) limit_ms: Option<u64>,
+    pub(super) why: WhyGivenUp,
+}
+
+/// What a peer has to do with it that a vote comes to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) enum WhyGivenUp {
+    /// The limit of its call has passed, in milliseconds.
+    Limit(u64),
+    /// Its caller wants no result.
+    Unwanted,
+    /// It is in another call, which waits for `waits`, which waits for it.
+    Elsewhere { call: CallKind, waits: PeerId },
+}
+
+impl WhyGivenUp {
+    pub(super) fn of_caller(limit_ms: Option<u64>) -> Self {
+        limit_ms.map_or(Self::Unwanted, Self::Limit)
+    }
 }
 
 /// A vote to complete a collective.

@@ -17,6 +17,7 @@ mod blocked;
 mod calls;
 mod client;
 mod collective;
+mod crossed;
 mod edges;
 mod election;
 mod examine;
@@ -216,14 +217,20 @@ impl MasterState {
             }
             Input::Disconnected { client, text } => self.lose_client(client, &text),
             Input::Away { client, text, with_master } => self.note_away(client, text, with_master),
-            Input::Returned { client } => self.note_returned(client),
+            Input::Returned { client } => {
+                self.forget_crossings();
+                self.note_returned(client);
+            }
             Input::Refused { client, reason } => self.refuse(client, reason),
             Input::Tick => {
                 self.roll.tick = self.roll.now;
                 self.groups.values_mut().for_each(|group| group.work.ops.change_timed());
                 self.judge_deadlines();
             }
-            Input::LoopGap(gap) => self.extend_deadlines(gap),
+            Input::LoopGap(gap) => {
+                self.forget_crossings();
+                self.extend_deadlines(gap);
+            }
             Input::Kick { peer, reason } => self.kick(peer, KickReason::new(KickCode::Operator, reason)),
             Input::AcceptRevision { group, revision } => self.accept_revision(group, revision),
             Input::Planned { plan, result } => self.record_plan((plan, result)),
@@ -424,6 +431,7 @@ impl MasterState {
             topology: None,
             pending: None,
             optimize: None,
+            crossed: None,
             ahead: None,
             closed: Vec::new(),
             tried: false,
@@ -470,6 +478,7 @@ impl MasterState {
             peer.note_progress(self.roll.now);
         }
         let before = peer.beat.replace((beat, self.roll.now)).map(|(_, at)| at);
+        self.find_crossed(id, group_id);
         let blocked_on = self.blocked_for_beat(id);
         self.out.send_peer(&self.roll, id, M2c::Echo(Echo { sequence, blocked_on }));
         self.out.changed |= !stalled.is_empty();

@@ -178,7 +178,11 @@ impl Roll {
     }
 
     fn tell_withdrawn(&self, out: &mut Outbox, id: PeerId, request: RequestId, missing: &str) {
-        out.send_peer(self, id, M2c::VoteWithdrawn(VoteWithdrawn { request, missing: Text::new(missing) }));
+        out.send_peer(
+            self,
+            id,
+            M2c::VoteWithdrawn(VoteWithdrawn { request, missing: Text::new(missing), verdict: None }),
+        );
     }
 
     fn answer_topology_votes(&mut self, out: &mut Outbox, which: impl Fn(&TopologyVote) -> bool) {

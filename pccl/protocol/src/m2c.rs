@@ -3,7 +3,8 @@
 use crate::{
     Algorithm, Call, Claim, Copies, Examined, Feed, FormFailed, GroupEpoch, GroupFormed, GroupPlan, Keys,
     KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, ReachPlan, Received,
-    RequestId, Returned, RunId, StandsBy, Status, SyncOutcome, SyncPlan, Text, Tickets, WireMode, WorldSizes,
+    RequestId, Returned, RunId, StandsBy, Status, SyncOutcome, SyncPlan, Text, Tickets, Verdict, WireMode,
+    WorldSizes,
 };
 use tinysockets::key::SecretKey;
 
@@ -160,12 +161,14 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A vote was taken back.
+    /// A vote was taken back: by its caller, or because it can never be answered.
     pub struct VoteWithdrawn {
         /// The vote.
         pub request: RequestId,
         /// Whom it waited for, in words.
         pub missing: Text,
+        /// Why it can never be answered.
+        pub verdict: Option<Verdict>,
     }
 }
 

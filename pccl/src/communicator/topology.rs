@@ -2,15 +2,16 @@
 
 use super::Communicator;
 use crate::{Error, Optimized, World, control::Control, limit::Limit};
-use pccl_protocol::{C2m, CallKind, M2c, RequestId, VoteTopology, limits};
+use pccl_protocol::{C2m, CallKind, M2c, RequestId, VoteTopology, VoteWithdrawn, limits};
 use std::time::Duration;
 
 impl Communicator {
     /// Lets in all peers that wait, and returns when all rings are connected. All peers of the run have to call it.
     ///
     /// # Errors
-    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
-    /// `NotConnected`, `Kicked`, `MasterLost`.
+    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed; `Aborted` with
+    /// cause `MismatchedCall` when others are in a call that waits for this peer; `NotConnected`, `Kicked`,
+    /// `MasterLost`.
     pub fn update_topology(&self) -> Result<(), Error> {
         self.update_topology_within(self.call_timeout())
     }
@@ -34,8 +35,9 @@ impl Communicator {
     /// peer that dies meanwhile is left out, which is no error.
     ///
     /// # Errors
-    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed;
-    /// `NotConnected`, `Kicked`, `MasterLost`.
+    /// `PendingAsyncOps` while all-reduces are in flight; `TimedOut` when the call time-out has passed; `Aborted` with
+    /// cause `MismatchedCall` when others are in a call that waits for this peer; `NotConnected`, `Kicked`,
+    /// `MasterLost`.
     pub fn optimize_topology(&self) -> Result<Optimized, Error> {
         self.optimize_topology_within(self.call_timeout())
     }
@@ -165,19 +167,25 @@ fn agree<T>(
     limit: Limit,
     mut pick: impl FnMut(M2c) -> Result<T, M2c>,
 ) -> Result<T, Error> {
-    match control.receive(limit.deadline(), &mut pick) {
+    let refused = |withdrawn: VoteWithdrawn| withdrawn.verdict.map(|it| Error::Aborted(Box::new(it)));
+    let early = control.receive(limit.deadline(), |packet| match packet {
+        M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => Ok(Err(withdrawn)),
+        other => pick(other).map(Ok),
+    });
+    match early {
         Err(Error::TimedOut { .. }) => {}
-        other => return other,
+        Err(error) => return Err(error),
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(withdrawn)) => return Err(refused(withdrawn).unwrap_or(Error::NotConnected)),
     }
     control.send(&C2m::WithdrawVote(request));
     let answered = control.receive(None, |packet| match packet {
-        M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => {
-            Ok(Err(withdrawn.missing.as_str().to_owned()))
-        }
+        M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => Ok(Err(withdrawn)),
         other => pick(other).map(Ok),
     })?;
-    answered.map_err(|missing| {
+    answered.map_err(|withdrawn| {
+        let missing = withdrawn.missing.as_str();
         let text = format!("{call} was given up after {:?}; it waited for {missing}", limit.time());
-        Error::TimedOut { call, text, verdict: None }
+        refused(withdrawn).unwrap_or(Error::TimedOut { call, text, verdict: None })
     })
 }

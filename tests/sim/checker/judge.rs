@@ -68,7 +68,18 @@ impl Checker {
             Cause::WorldChanged => return self.judge_members(verdict, &named),
             _ => return Ok(()),
         }
+        let is_crossed = is_crossing(verdict);
         let differ = match (verdict.operation, &named[..]) {
+            // The first waits in it, and the second does not come.
+            (Operation::Collective(CollectiveId { op, .. }), [a, b]) if is_crossed => {
+                let has_voted = |peer: PeerId| {
+                    let (client, seen) = self.client_of(peer)?;
+                    let votes = self.votes.get(&(seen.group, self.life(seen.group), op))?;
+                    votes.contains_key(&client).then_some(())
+                };
+                has_voted(*a).is_some() && has_voted(*b).is_none()
+            }
+            (Operation::Sync(_), [a, _]) if is_crossed => self.sync_votes.contains_key(a),
             (Operation::Collective(CollectiveId { op, .. }), [a, b]) => {
                 if op.tag.pair.is_none() && self.misfits(op, &named).iter().any(Option::is_some) {
                     return Err("one was called for other members: no caller made a mistake".into());
@@ -96,4 +107,9 @@ impl Checker {
         };
         if differ { Ok(()) } else { Err("the two did not call it differently".into()) }
     }
+}
+
+/// Whether a verdict says that calls waited for each other.
+pub(crate) fn is_crossing(verdict: &Verdict) -> bool {
+    verdict.cause == Cause::MismatchedCall && verdict.detail.as_str().contains(" and waits there for ")
 }

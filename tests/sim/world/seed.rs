@@ -125,6 +125,8 @@ impl World {
             inputs: 0,
             optimizations: 0,
             withdrawals: 0,
+            wrong_until: 0,
+            crossings: 0,
             rings_changed: 0,
             undecided: BTreeMap::new(),
             choices: 0,

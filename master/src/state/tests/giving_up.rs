@@ -191,3 +191,115 @@ fn an_optimisation_that_runs_counts_on_all_who_have_voted() {
     let answers = rig.answers(1);
     assert!(!answers.iter().any(|packet| matches!(packet, M2c::VoteWithdrawn(_))), "{answers:?}");
 }
+
+#[test]
+fn calls_that_wait_for_each_other_fail_for_all_and_name_who_is_in_what() {
+    let call = |n: u64, kind| match kind {
+        CallKind::Sync => sync_vote(n),
+        CallKind::UpdateTopology => {
+            C2m::VoteTopology(VoteTopology { request: RequestId(n), wait_for_world: 0 })
+        }
+        _ => C2m::VoteOptimize(RequestId(n)),
+    };
+    for kind in [CallKind::Sync, CallKind::UpdateTopology, CallKind::OptimizeTopology] {
+        let mut rig = Rig::world(3);
+        let op = rig.op(1, 1, 0);
+        rig.initiate(1, op);
+        rig.initiate(2, op);
+        let vote = call(3, kind);
+        rig.send(
+            3,
+            if let C2m::SyncInitiate(vote) = vote {
+                C2m::SyncInitiate(SyncInitiate { epoch: rig.epoch(3), ..vote })
+            } else {
+                vote
+            },
+        );
+        // Whoever has just learnt of a failure may be about to give up what else it has voted for.
+        rig.pass(4000, &[1, 2, 3]);
+        (1..=3).for_each(|n| rig.nothing(n));
+        rig.pass(3000, &[1, 2, 3]);
+        let verdict = aborted(rig.answer(1));
+        assert_eq!(verdict, aborted(rig.answer(2)));
+        assert_eq!(verdict.cause, Cause::MismatchedCall, "{verdict}");
+        let text = verdict.detail.as_str();
+        assert!(text.contains(&format!("{}, which is in {kind}", rig.name(3))), "{text}");
+        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        assert_eq!(named[1], rig.peers[&3]);
+        let told = rig.answers(3).into_iter().find_map(|packet| match packet {
+            M2c::VoteWithdrawn(gone) => gone.verdict,
+            M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Failed(verdict), .. }) => Some(verdict),
+            _ => None,
+        });
+        assert_eq!(told.map(|verdict| verdict.cause), Some(Cause::MismatchedCall), "{kind}");
+        // Nothing is left of it.
+        let op = rig.op(1, 1, 1);
+        rig.commence(op);
+    }
+}
+
+#[test]
+fn a_sync_beside_a_vote_of_topology_fails_as_well() {
+    let mut rig = Rig::world(2);
+    let C2m::SyncInitiate(vote) = sync_vote(1) else { return };
+    rig.send(1, C2m::SyncInitiate(SyncInitiate { epoch: rig.epoch(1), ..vote }));
+    rig.vote_topology(2, 5, 0);
+    rig.pass(7000, &[1, 2]);
+    let failed = |packet: &M2c| {
+        matches!(packet, M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Failed(verdict), .. })
+            if verdict.cause == Cause::MismatchedCall)
+    };
+    assert!(rig.answers(1).iter().any(failed));
+    let gone = |packet: &M2c| matches!(packet, M2c::VoteWithdrawn(gone) if gone.verdict.is_some());
+    assert!(rig.answers(2).iter().any(gone));
+}
+
+#[test]
+fn calls_that_cross_each_other_for_a_moment_go_on() {
+    // One learns that an operation failed and goes on to the sync; the other one first gives up what else it had begun.
+    let mut rig = Rig::world(2);
+    let op = rig.op(1, 1, 0);
+    rig.initiate(1, op);
+    let vote = |rig: &mut Rig, n: u64| {
+        let C2m::SyncInitiate(vote) = sync_vote(n) else { return };
+        rig.send(n, C2m::SyncInitiate(SyncInitiate { epoch: rig.epoch(n), ..vote }));
+    };
+    vote(&mut rig, 2);
+    rig.pass(4000, &[1, 2]);
+    rig.give_up(1, VoteRef::Collective(op), None);
+    assert_eq!(aborted(rig.answer(1)).cause, Cause::CallerAbort);
+    rig.pass(9000, &[1, 2]);
+    vote(&mut rig, 1);
+    let committed = |packet: &M2c| {
+        matches!(packet, M2c::SyncPlan(_))
+            || matches!(packet, M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Committed(_), .. }))
+    };
+    (1..=2).for_each(|n| assert!(rig.answers(n).iter().any(committed)));
+}
+
+#[test]
+fn who_may_still_come_is_waited_for() {
+    let mut rig = Rig::world(3);
+    // Another thread of either may make the missing call; the pending query goes beside operations; who waits for a
+    // world of four may stop to.
+    let (one, two) = (rig.op(1, 1, 0), rig.op(1, 2, 0));
+    rig.initiate(1, one);
+    rig.initiate(2, two);
+    rig.send(3, C2m::VotePending(RequestId(1)));
+    rig.pass(9000, &[1, 2, 3]);
+    rig.send(3, C2m::VoteTopology(VoteTopology { request: RequestId(2), wait_for_world: 4 }));
+    rig.pass(9000, &[1, 2, 3]);
+    let is_verdict = |packet: &M2c| matches!(packet, M2c::Outcome(_) | M2c::VoteWithdrawn(_));
+    (1..=3).for_each(|n| assert!(!rig.answers(n).iter().any(is_verdict)));
+}
+
+fn sync_vote(request: u64) -> C2m {
+    C2m::SyncInitiate(SyncInitiate {
+        request: RequestId(request),
+        epoch: GroupEpoch(0),
+        revision: Revision(0),
+        strategy: SyncStrategy::EnforcePopular,
+        entries: Vec::new(),
+        offered: None,
+    })
+}

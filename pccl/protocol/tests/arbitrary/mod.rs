@@ -343,7 +343,7 @@ arb_struct! {
     Examine { request, peer, advertised_host, addresses, p2p_port, state_port, padding }
     ExaminedPeer { target, group, name }
     Examined { request, peer, run, wire, seen, unix_us, hosts, require_reachable, unreached, peers, padding }
-    VoteWithdrawn { request, missing }
+    VoteWithdrawn { request, missing, verdict }
     RatedPeer { peer, name }
     MeasuredEdge { from, to, kbit_s, latency_us }
     Rates { request, group, peers, edges, left_out }

@@ -1,4 +1,4 @@
-//! What waits in a queue, and how it is written.
+//! The entries of a queue, and how they are written.
 
 use log::Level;
 use std::{
@@ -70,7 +70,7 @@ impl Line {
     }
 }
 
-/// What waits in a queue.
+/// An entry of a queue.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// For the program's logger.

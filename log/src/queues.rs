@@ -12,7 +12,7 @@ use std::{
 /// How long the end of the process waits for its last lines.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What waits for the logger, and what waits for standard output: neither waits for the other.
+/// The queue of the logger and that of standard output: neither waits for the other.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) records: Queue,
@@ -34,7 +34,7 @@ pub(crate) fn queues() -> &'static Queues {
     queues
 }
 
-/// What waits is the parent's, and so are the threads that would write it.
+/// The lines that wait are the parent's, and so are the threads that would write it.
 extern "C" fn in_child() {
     QUEUES.forget();
 }

@@ -27,7 +27,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What is written of the repetitions, if there were any.
+    /// The line about the repetitions, if there were any.
     fn summary(&self, now: Instant) -> Option<Line> {
         let seconds = now.saturating_duration_since(self.since).as_secs_f64();
         let count = match self.count {

@@ -1,5 +1,5 @@
-//! What the standard library has no words for: a value of this process alone, its end, its forks, and a thread that no
-//! signal interrupts.
+//! Things that the standard library has no words for: a value of this process alone, its end, its forks, and a thread
+//! that no signal interrupts.
 
 use std::{
     mem::MaybeUninit,

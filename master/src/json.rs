@@ -198,7 +198,7 @@ mod tests {
             }],
             peers: vec![StatusPeer {
                 peer: PeerId(1),
-                host: Host::new("h\"ost"),
+                host: Host::new("host"),
                 name: Name::new("node\"7"),
                 p2p_port: 13,
                 state_port: 14,
@@ -244,7 +244,7 @@ mod tests {
                     r#""min_world_size":1,"largest_group":2,"#,
                     r#""groups":[{{"group":4,"epoch":6,"connected":false,"ring":["{}","{}"],"#,
                     r#""revision":11,"slowest_edge":{{"from":"{}","to":"{}","kbit_s":12}},"schedule":"pairwise"}}],"#,
-                    r#""peers":[{{"peer":"{}","host":"h\"ost","name":"node_7","p2p_port":13,"state_port":14,"#,
+                    r#""peers":[{{"peer":"{}","host":"host","name":"node_7","p2p_port":13,"state_port":14,"#,
                     r#""group":4,"phase":"connecting","call":"sync_shared_state","#,
                     r#""call_ms":7,"silent_ms":8,"moved_bytes":18446744073709551615,"#,
                     r#""operation":{{"collective":"broadcast","tag":9,"from":null,"to":null,"#,

@@ -165,8 +165,6 @@ impl Writer {
             let written = write(&self.directory, &name(&file.header), &file.to_text());
             state = self.state.lock();
             let outdated = self.wrote(&mut state, written);
-            state.done = target;
-            self.changed.notify_all();
             // Without the lock, for which those wait who record: the disk may stand still.
             drop(state);
             for path in outdated {
@@ -175,6 +173,8 @@ impl Writer {
             }
             state = self.state.lock();
             state.writing_since = None;
+            state.done = target;
+            self.changed.notify_all();
         }
     }
 

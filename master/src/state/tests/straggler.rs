@@ -118,7 +118,7 @@ fn two_that_wait_for_each_other_lose_the_one_who_began_first() {
     let op = rig.op(1, 1, 0);
     rig.initiate(1, op);
     rig.pass(1_000, EVERYBODY);
-    rig.vote_topology(2, 1, 0);
+    rig.send(2, C2m::VotePending(RequestId(51)));
     rig.pass(19_000, EVERYBODY);
     assert_eq!(rig.closed, [2].into());
     rig.confirm_all();

@@ -9,9 +9,9 @@ use pccl_protocol::{
     limits::{MAX_LARGE_PACKETS_BYTES, MAX_PACKET_BYTES, MAX_WAITING_PACKET_BYTES},
 };
 use std::{
-    io::{ErrorKind, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    thread,
+    io::{self, ErrorKind, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    thread::{self, JoinHandle},
 };
 
 /// The beginning of a packet of this length, of no kind that there is.
@@ -85,33 +85,51 @@ fn large_packets_of_members_take_turns_and_all_arrive() {
     witness.check_alive(2);
 }
 
-/// Sends `packet` again and again, and reads nothing.
-fn send_until_closed(mut stream: TcpStream, packet: &C2m) {
-    let many: Vec<u8> = (0..1000).flat_map(|_| packet.to_frame()).collect();
-    let error = loop {
-        if let Err(error) = stream.write_all(&many) {
-            break error;
+/// A client that sends `packet` again and again, and reads nothing; ends with the error that ends its connection.
+fn flood(master: &Master, packet: &C2m) -> (TcpStream, JoinHandle<io::Error>) {
+    let mut stream = Client::register(master.local_addr(), 0).0.stream;
+    stream.set_write_timeout(None).unwrap();
+    let (other, many): (_, Vec<u8>) =
+        (stream.try_clone().unwrap(), (0..1000).flat_map(|_| packet.to_frame()).collect());
+    let thread = thread::spawn(move || {
+        loop {
+            if let Err(error) = stream.write_all(&many) {
+                return error;
+            }
         }
-    };
-    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    });
+    (other, thread)
 }
 
 #[test]
 fn who_asks_without_end_is_dropped_and_delays_nobody() {
     let master = launch(|_| {});
     let (mut witness, _) = Client::register(master.local_addr(), 0);
-    let floods: Vec<_> = [C2m::StatusRequest(RequestId(1)), common::beat(1)]
-        .into_iter()
-        .flat_map(|packet| (0..8).map(move |_| packet.clone()))
-        .map(|packet| {
-            let stream = Client::register(master.local_addr(), 0).0.stream;
-            thread::spawn(move || send_until_closed(stream, &packet))
-        })
-        .collect();
+    let question = C2m::StatusRequest(RequestId(1));
+    let floods: Vec<_> = (0..8).map(|_| flood(&master, &question)).collect();
     for sequence in 0..50 {
         witness.check_alive(sequence);
     }
-    floods.into_iter().for_each(|thread| thread.join().unwrap());
+    for (_, thread) in floods {
+        let error = thread.join().unwrap();
+        assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    }
+    witness.check_alive(50);
+}
+
+#[test]
+fn who_beats_without_end_is_held_back_and_delays_nobody() {
+    let master = launch(|_| {});
+    let (mut witness, _) = Client::register(master.local_addr(), 0);
+    let floods: Vec<_> = (0..8).map(|_| flood(&master, &common::beat(1))).collect();
+    for sequence in 0..50 {
+        witness.check_alive(sequence);
+    }
+    for (stream, thread) in floods {
+        assert!(!thread.is_finished(), "somebody was dropped, or could send all");
+        stream.shutdown(Shutdown::Both).unwrap();
+        thread.join().unwrap();
+    }
     witness.check_alive(50);
 }
 

@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     // Nothing is ever sent: the stream ends with the supervisor, or when it wants this process to end.
     let mut byte = [0];
     while matches!(std::io::stdin().read(&mut byte), Ok(1)) {}
-    master.stop();
+    // All masters of the run end now.
+    master.end_run();
     drop(master.wait());
     ExitCode::SUCCESS
 }

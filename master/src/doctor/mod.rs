@@ -96,13 +96,13 @@ struct Round<'a> {
     /// Where masters may be that were not looked at.
     places: VecDeque<HostPort>,
     known: Vec<HostPort>,
-    /// What was found at each place.
+    /// The finding at each place.
     reports: Vec<Report>,
     listening: Option<Listening>,
     /// Listening failed: there is nothing to ask for.
     is_deaf: bool,
     acting: Option<(HostPort, Way, Answer)>,
-    /// What those say that stand by.
+    /// The answers of masters that stand by.
     standbys: Vec<String>,
 }
 
@@ -154,7 +154,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What was found of the masters, and the one that acts.
+    /// The findings about the masters, and the one that acts.
     fn end(mut self, report: &mut Report) -> Option<(Way, Listening, Answer)> {
         let acts = self.acting.is_some();
         for mut of_place in self.reports {

@@ -31,7 +31,7 @@ pub(super) struct Listening {
     _acceptor: Acceptor,
 }
 
-/// What somebody says that may be the master of the run.
+/// The answer of a place that may be the master of the run.
 pub(super) enum Asked {
     /// It is.
     Answer(Answer),

@@ -82,7 +82,7 @@ impl Report {
         ])
     }
 
-    /// What failed under this subject does not keep this machine from taking part.
+    /// A failure under this subject does not keep this machine from taking part.
     pub(super) fn excuse(&mut self, subject: &str) {
         for finding in self.findings.iter_mut().filter(|finding| finding.subject == subject) {
             if finding.health == Health::Failed {

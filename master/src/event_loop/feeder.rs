@@ -54,7 +54,7 @@ impl Following {
     }
 }
 
-/// What was found at a place that may have a master.
+/// The finding at a place that may have a master.
 #[derive(Debug, Clone)]
 pub(super) enum View {
     /// This process.
@@ -94,7 +94,7 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// What this process knows of a run. One that has nobody in it is none: there is nothing to lose.
+    /// The run that this process knows. One that has nobody in it is none: there is nothing to lose.
     pub(super) fn knows(&self) -> RunKnown {
         self.newest().map_or_else(RunKnown::default, Following::knows)
     }

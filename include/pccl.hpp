@@ -184,6 +184,9 @@ private:
     std::unique_ptr<Function> function_;
 };
 
+// A line of the caller's own, in the same queue and with the same look as the library's.
+inline void write_log(pcclLogLevel_t level, const char *text) { check(pcclWriteLog(level, text), "write log"); }
+
 // A member of a group that is to be formed: a name, or an identity.
 struct Member {
     // Not explicit: a list is written as {"a", "b"}.

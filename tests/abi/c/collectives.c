@@ -430,7 +430,8 @@ static void killed_on_the_way(bool is_victim) {
             size_t count = 0;
             CHECK(pcclGetLastRemedy() == pcclRemedyRetry);
             EXPECT(pcclGetLastCulprits(culprits, PEERS, &count), pcclSuccess);
-            CHECK(count > 0);
+            /* A peer that died between two calls spoils the next one, which was called by a rank of the old world. */
+            CHECK(count > 0 || strstr(pcclGetLastError(), "before it knew the present members") != NULL);
         }
         look();
         if (world(comm) == 2)

@@ -138,9 +138,15 @@ static void files() {
 int main() {
     iterations();
     files();
-    std::atomic<int> lines{0};
+    std::atomic<int> lines{0}, own{0};
     {
-        LogSink sink([&](pcclLogLevel_t, const char *, const char *) { lines++; }, pcclLogDebug);
+        LogSink sink(
+            [&](pcclLogLevel_t, const char *, const char *text) {
+                lines++;
+                own += std::string(text).find("a line of the program") != std::string::npos;
+            },
+            pcclLogDebug);
+        write_log(pcclLogInfo, "a line of the program");
         Master master("127.0.0.1:0");
         master.min_world_size(1).peer_timeout(Milliseconds(60000)).straggler_timeout(no_timeout).wire_mode("encrypt");
         master.edge_timeout(Milliseconds(4000)).run();
@@ -159,6 +165,6 @@ int main() {
         CHECK(master.has_ended());
     }
     CHECK(has_cuda_support() || device_count() == 0);
-    CHECK(lines > 0 && Staged<float>(nullptr, 0).size() == 0 && !version().empty());
+    CHECK(lines > 0 && own == 1 && Staged<float>(nullptr, 0).size() == 0 && !version().empty());
     return 0;
 }

@@ -28,6 +28,7 @@ use crate::{
     Error, Reason, World,
     config::Config,
     flight,
+    limit::Limit,
     session::{Session, Shared},
     world::Known,
 };
@@ -245,20 +246,20 @@ impl Communicator {
     }
 
     /// Begins a call that goes alone among its kind; `drained` says that no all-reduce may be in flight.
-    fn exclusive(&self, kind: CallKind, drained: bool) -> Result<Exclusive<'_>, Error> {
+    fn exclusive(&self, kind: CallKind, drained: bool, limit: Limit) -> Result<Exclusive<'_>, Error> {
         let shared = self.shared()?;
         self.check_kind(kind)?;
         {
             let mut activity = shared.calls.activity();
             activity.check_not_draining()?;
-            if let Some((other, _)) = activity.exclusive {
+            if let Some((other, ..)) = activity.exclusive {
                 return Err(Error::InvalidUsage(format!("{kind} while another thread is in {other}")));
             }
             let count = activity.in_flight();
             if drained && count > 0 {
                 return Err(Error::PendingAsyncOps { count });
             }
-            activity.exclusive = Some((kind, Instant::now()));
+            activity.exclusive = Some((kind, Instant::now(), limit));
         }
         flight::call(&shared.flight, What::CallBegan, kind);
         shared.control.forget_answers();

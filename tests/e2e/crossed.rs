@@ -37,42 +37,72 @@ fn is_crossed(answer: Answer, waits: &[&str], other: &[&str], call: &str) {
 }
 
 #[test]
-fn a_reduction_beside_a_sync_or_a_topology_call() {
-    const REDUCE: &[&str] = &["node-0", "node-1"];
+fn calls_of_which_none_can_end() {
+    const FIRST: &[&str] = &["node-0", "node-1"];
     const OTHER: &[&str] = &["node-2"];
     let mut fleet = named(3);
     let spec = Spec::sum(1000, 1);
-    for (command, call) in [(sync(), "sync_shared_state"), ("topology".to_owned(), "update_topology")] {
-        for peer in &mut fleet[..2] {
-            peer.send(format!("reduce {spec} 7 0"));
-        }
-        fleet[2].send(&command);
+    let reduce = format!("reduce {spec} 7 0");
+    for (first, other, call) in [
+        (reduce.clone(), sync(), "sync_shared_state"),
+        (reduce, "topology".to_owned(), "update_topology"),
+        ("optimize".to_owned(), "topology".to_owned(), "update_topology"),
+    ] {
+        fleet[..2].iter_mut().for_each(|peer| peer.send(&first));
+        fleet[2].send(&other);
         let answers = fleet.answers();
         for answer in &answers[..2] {
-            assert_eq!(answer.field("restored"), "true", "{answer:?}");
-            is_crossed(answer.clone(), REDUCE, OTHER, call);
+            is_crossed(answer.clone(), FIRST, OTHER, call);
+            if first.starts_with("reduce") {
+                assert_eq!(answer.field("restored"), "true", "{answer:?}");
+            }
         }
         match call {
-            "sync_shared_state" => is_crossed(answers[2].clone(), OTHER, REDUCE, "all_reduce"),
-            _ => is_crossed(answers[2].clone(), REDUCE, OTHER, call),
+            "sync_shared_state" => is_crossed(answers[2].clone(), OTHER, FIRST, "all_reduce"),
+            _ => is_crossed(answers[2].clone(), FIRST, OTHER, call),
         }
         // Nothing of it is left.
         fleet.reduce(spec);
     }
 }
 
+/// Both wait for a third peer, which computes; the limit of one passes, and it begins its step again with a sync.
 #[test]
-fn a_sync_that_waits_for_who_comes_late() {
-    let mut fleet = named(2);
-    fleet[1].send(sync());
-    // It gives the reduction up in time, and is then in nothing that keeps it from the sync.
-    fleet[0].ask(format!("limit {SHORT_MS}")).good();
-    fleet[0].ask(format!("reduce {} 7 0", Spec::sum(1000, 1))).bad("TimedOut:CallTimeout");
+fn whose_limit_passes_later_is_waited_for() {
+    let mut fleet = named(3);
+    fleet[1].ask(format!("limit {SHORT_MS}")).good();
+    fleet[1].ask("topology").bad("TimedOut");
+    fleet[1].ask("limit 0").good();
     fleet[0].ask(format!("limit {LONG_MS}")).good();
-    fleet[0].ask("pending").bad("TimedOut");
-    fleet[0].ask("limit 60000").good();
-    let late = fleet[0].ask(sync()).good();
-    assert_eq!(fleet[1].answer().good().field("digests"), late.field("digests"));
+    fleet[0].send("topology");
+    fleet[1].send(sync());
+    assert_eq!(fleet[0].answer().bad("TimedOut").field("remedy"), "Retry");
+    fleet[0].ask("limit 0").good();
+    fleet[0].send(sync());
+    fleet[2].send(sync());
+    let answers = fleet.answers();
+    let first = answers[0].clone().good();
+    for answer in answers {
+        assert_eq!(answer.good().field("digests"), first.field("digests"));
+    }
+}
+
+/// Two have looked at the size of the world at different moments: one waits for a third peer, the other one has begun
+/// its step.
+#[test]
+fn a_step_that_began_while_another_peer_waits_for_a_larger_world() {
+    let mut fleet = named(2);
+    fleet[0].send("wait 3 0");
+    let answer = fleet[1].ask(sync()).bad("Aborted:WorldChanged");
+    assert_eq!(answer.field("remedy"), "Retry", "{answer:?}");
+    assert!(answer.text.contains("which is in wait_for_world and waits for more peers"), "{answer:?}");
+    // It counts again, as the next step of a loop does.
+    fleet[1].send("wait 3 0");
+    let place = fleet.spawn(&[]);
+    fleet[place].send("connect");
+    fleet.answers().into_iter().for_each(|answer| drop(answer.good()));
+    fleet.meet();
+    fleet.reduce(Spec::sum(1000, 1));
 }
 
 #[test]

@@ -238,16 +238,16 @@ impl World {
     /// A vote is gone. The caller calls again: to go on with something else would leave the others waiting.
     fn taken_back(&mut self, slot: usize, request: RequestId) {
         self.withdrawals += 1;
-        match self.clients[slot].call {
-            Call::Topology(mine, wait_for_world) if mine == request => {
-                match std::mem::replace(&mut self.clients[slot].wrong_call, WrongCall::No) {
-                    WrongCall::InsteadOfSync => self.begin_sync(slot),
-                    WrongCall::InsteadOfCollectives => self.begin_collectives(slot),
-                    WrongCall::No | WrongCall::Due => self.vote_topology(slot, wait_for_world),
-                }
-            }
-            Call::Pending(mine) if mine == request => self.ask_pending(slot),
-            Call::Optimizing(mine, pending) if mine == request => self.vote_optimize(slot, pending),
+        let client = &mut self.clients[slot];
+        let call = client.call.clone();
+        let is_mine = matches!(call, Call::Topology(mine, _) | Call::Optimizing(mine, _) if mine == request);
+        let wrong = is_mine.then(|| std::mem::replace(&mut client.wrong_call, WrongCall::No));
+        match (wrong, call) {
+            (Some(WrongCall::InsteadOfSync), _) => self.begin_sync(slot),
+            (Some(WrongCall::InsteadOfCollectives), _) => self.begin_collectives(slot),
+            (Some(_), Call::Topology(_, wait_for_world)) => self.vote_topology(slot, wait_for_world),
+            (Some(_), Call::Optimizing(_, pending)) => self.vote_optimize(slot, pending),
+            (_, Call::Pending(mine)) if mine == request => self.ask_pending(slot),
             _ => {}
         }
     }

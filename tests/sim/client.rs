@@ -40,7 +40,7 @@ pub(crate) enum Call {
     Leaving,
 }
 
-/// A caller that calls `update_topology` where the others do something else.
+/// A caller that calls `update_topology` or `optimize_topology` where the others do something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WrongCall {
     No,

@@ -1,6 +1,6 @@
 //! Optimisations: who calls for them, how probes end, and how long the planner takes.
 
-use crate::client::{Call, Power};
+use crate::client::{Call, Power, WrongCall};
 use crate::rng::Rng;
 use crate::swarm::MS;
 use crate::world::{Event, Wake, World};
@@ -34,6 +34,7 @@ impl World {
         let Call::Optimizing(mine, pending) = self.clients[slot].call else { return };
         assert_eq!(mine, done.request, "seed {}: an answer to no vote", self.seed);
         self.clients[slot].sizes = done.sizes;
+        self.clients[slot].wrong_call = WrongCall::No;
         self.optimizations += 1;
         self.rings_changed += u64::from(done.changed);
         self.after_query(slot, pending);

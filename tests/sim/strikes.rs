@@ -286,10 +286,15 @@ impl World {
         let client = &mut self.clients[slot];
         client.wrong_call = instead;
         let request = client.request();
-        client.call = Call::Topology(request, 0);
+        let vote = VoteTopology { request, wait_for_world: 0 };
+        let (call, vote) = match patience % 2 {
+            0 => (Call::Topology(request, 0), C2m::VoteTopology(vote)),
+            _ => (Call::Optimizing(request, false), C2m::VoteOptimize(request)),
+        };
+        client.call = call;
         self.blame(slot, Deed::Dozed, patience + 10_000 * MS);
-        self.note(format_args!("s{slot} calls update_topology, {instead:?}"));
-        self.send(slot, C2m::VoteTopology(VoteTopology { request, wait_for_world: 0 }));
+        self.note(format_args!("s{slot} makes a wrong call, {instead:?}"));
+        self.send(slot, vote);
         self.wake(slot, patience, Wake::Deadline(request));
         true
     }

@@ -8,9 +8,10 @@ use super::ports::Closed;
 use super::types::{ClientKey, Timestamp};
 use core::{net::IpAddr, time::Duration};
 use pccl_protocol::{
-    Address, Beat, Culprit, Examine, GroupId, Host, Hosts, Named, PeerId, Register, RequestId, WorldSizes,
+    Address, Beat, CallKind, Culprit, Examine, GroupId, Host, Hosts, Named, PeerId, Register, RequestId,
+    WorldSizes,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use tinysockets::place::{is_private, may_be_told};
 
 /// One control connection.
@@ -59,7 +60,7 @@ pub(super) enum Phase {
 }
 
 /// A vote that all of the run give together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) enum CommonVote {
     Topology,
     Optimize,
@@ -90,6 +91,13 @@ pub(super) struct TopologyVote {
     pub(super) withdrawn: bool,
     /// The count of accepted peers in the last progress report for this vote.
     pub(super) told: Option<u32>,
+}
+
+impl TopologyVote {
+    /// The call that it is of.
+    pub(super) const fn call(&self) -> CallKind {
+        if self.wait_for_world == 0 { CallKind::UpdateTopology } else { CallKind::WaitForWorld }
+    }
 }
 
 /// A vote of `optimize_topology`.
@@ -144,6 +152,8 @@ pub(super) struct Peer {
     pub(super) topology: Option<TopologyVote>,
     pub(super) pending: Option<PendingVote>,
     pub(super) optimize: Option<OptimizeVote>,
+    /// Votes that it took back, and has not given again.
+    pub(super) took_back: BTreeSet<CommonVote>,
     /// What its call and others wait for in each other, and since when that was seen.
     pub(super) crossed: Option<(Crossing, Timestamp)>,
     /// How far it is with the state that it fetches before it is let in, if it wants to.
@@ -185,6 +195,11 @@ impl Peer {
     /// Bytes that the peer had moved, over all operations, by its last beat.
     pub(super) fn moved_bytes(&self) -> u64 {
         self.beat.as_ref().map_or(0, |(beat, _)| beat.moved_bytes)
+    }
+
+    /// Whether a call that it is in ends by itself when a limit passes.
+    pub(super) fn is_limited(&self) -> bool {
+        self.beat.as_ref().is_some_and(|(beat, _)| beat.limited)
     }
 
     /// How verdicts name this peer.

@@ -1,17 +1,22 @@
 //! Calls that wait for each other: one member is in a call that excludes all others until it is answered, and somebody
-//! for whom that waits is in an operation that waits for the first.
+//! for whom that waits is in something else, which waits for the first.
 //!
-//! Such a call is a sync, `update_topology` or `optimize_topology`: its peer has no operation in flight and can begin
-//! none, and whoever has one in flight cannot join the call before that is over. So neither can end, unless one of them
-//! dies or gives up. A call that others may join beside operations (`are_peers_pending`), or that ends by itself when
-//! somebody comes (`wait_for_world`), is none of these. Operations that wait for each other are none either: another
-//! thread of either peer may still begin the missing one.
+//! Such a call is a sync, `update_topology`, `optimize_topology` or `wait_for_world`: its peer has no operation in flight
+//! and can begin none, and whoever has one in flight cannot join the call before that is over. So neither can end, unless
+//! one of them dies or gives up. A caller may still come, and nothing is found, if
+//! * the call is one that others may join beside whatever they are in (`are_peers_pending`);
+//! * operations wait for each other: another thread of either peer may begin the missing one;
+//! * somebody was in the same call until its limit passed, and has gone on: whoever still waits in it, with a limit, is to
+//!   follow. That is so of votes for the whole run only, as everything else ends for all when a limit passes.
+//!
+//! `form_group` has a limit always, and ends with it for all. Who waits for a larger world has counted its peers at another moment than the others,
+//! which is no mistake: theirs ends so that they count again, and the wait goes on.
 //!
 //! It is looked for when somebody beats that is in such a call. What is found has to stand for a while: who has just
 //! learnt that one operation failed may be about to give up the next ones before it goes on.
 
 use super::MasterState;
-use super::client::Peer;
+use super::client::{CommonVote, Peer};
 use super::group::{GivenUp, Group, Op, Sync, WhyGivenUp};
 use super::types::Timestamp;
 use pccl_protocol::{
@@ -39,6 +44,7 @@ enum With {
     Collective(CollectiveId),
     /// The sync that was first voted for then.
     Sync(Timestamp),
+    Optimize,
 }
 
 impl MasterState {
@@ -59,34 +65,66 @@ impl MasterState {
         self.roll.peers.values_mut().for_each(|peer| peer.crossed = None);
     }
 
-    /// What a peer's call and what waits for the peer have to do with each other.
+    /// What a peer's call and what waits for the peer have to do with each other. Of two calls that exclude each other
+    /// the later one in the order of [`MasterState::excluding_call`] is the call.
     fn crossing(&self, id: PeerId, group_id: GroupId) -> Option<Crossing> {
         let (peer, group) = (self.roll.peers.get(&id)?, self.groups.get(&group_id)?);
         let (call, request) = self.excluding_call(id, peer, group)?;
         if !group.ring.contains(&id) {
             return None;
         }
-        // Who is away may have sent more than has arrived.
-        let is_here = |peer: &Peer| peer.accepted() && peer.away.is_none();
-        let waits = |voter: &PeerId| {
-            let voter_here = self.roll.peers.get(voter).is_some_and(is_here);
-            voter_here && group.ring.contains(voter) && !self.is_in(*voter, group, call)
-        };
+        let who_waits =
+            |voters: &mut dyn Iterator<Item = PeerId>| self.who_waits(voters, group, (call, peer));
         let operation = |(op, state): (&OpId, &Op)| {
             let Op::Voting { votes, missing, given_up: None, .. } = state else { return None };
             let is_open = op.epoch == group.epoch && missing.contains(&id);
-            let waits = votes.keys().copied().find(waits).filter(|_| is_open)?;
+            let waits = is_open.then(|| who_waits(&mut votes.keys().copied()))??;
             Some((With::Collective(state.named(*op)), waits))
         };
         let sync = || match &group.shared.sync {
-            Some(Sync::Voting { since, epoch, votes, given_up: None }) if call != CallKind::Sync => {
-                let waits = votes.keys().copied().find(waits).filter(|_| *epoch == group.epoch)?;
-                Some((With::Sync(*since), waits))
+            Some(Sync::Voting { since, epoch, votes, given_up: None })
+                if call != CallKind::Sync && *epoch == group.epoch =>
+            {
+                Some((With::Sync(*since), who_waits(&mut votes.keys().copied())?))
             }
             _ => None,
         };
-        let (with, waits) = group.work.ops.iter().find_map(operation).or_else(sync)?;
+        let optimize = || {
+            let is_after = matches!(call, CallKind::UpdateTopology | CallKind::WaitForWorld);
+            // Those whose limits let them follow where the peer has gone.
+            let follows = |other: &Peer| other.is_limited() && peer.took_back.contains(&CommonVote::Optimize);
+            let votes =
+                self.roll.peers.iter().filter(|(_, other)| other.optimize.is_some() && !follows(other));
+            let is_open = is_after && !self.optimizer.is_running();
+            let waits = is_open.then(|| who_waits(&mut votes.map(|(id, _)| *id)))??;
+            Some((With::Optimize, waits))
+        };
+        let (with, waits) = group.work.ops.iter().find_map(operation).or_else(sync).or_else(optimize)?;
         Some(Crossing { call, request, with, waits })
+    }
+
+    /// Of those who have voted for one thing, somebody for whom a call waits; nobody if its caller may follow them.
+    fn who_waits(
+        &self,
+        voters: &mut dyn Iterator<Item = PeerId>,
+        group: &Group,
+        (call, caller): (CallKind, &Peer),
+    ) -> Option<PeerId> {
+        let vote = match call {
+            CallKind::OptimizeTopology => CommonVote::Optimize,
+            _ => CommonVote::Topology,
+        };
+        let is_common = call != CallKind::Sync && caller.is_limited();
+        let mut found = None;
+        for (id, voter) in voters.filter_map(|id| Some((id, self.roll.peers.get(&id)?))) {
+            if is_common && voter.took_back.contains(&vote) {
+                return None;
+            }
+            // Who is away may have sent more than has arrived.
+            let is_here = voter.accepted() && voter.away.is_none();
+            found = found.or((is_here && !self.is_in(id, group, call)).then_some(id));
+        }
+        found
     }
 
     /// The call that a peer is in, if that excludes others and has not begun.
@@ -95,14 +133,13 @@ impl MasterState {
             Some(Sync::Voting { votes, given_up: None, .. }) => votes.get(&id).map(|vote| vote.request),
             _ => None,
         };
-        let topology = peer.topology.as_ref().filter(|vote| vote.wait_for_world == 0 && !vote.withdrawn);
-        let topology = topology.filter(|_| self.admission.round.is_none()).map(|vote| vote.request);
-        let optimize =
-            peer.optimize.as_ref().filter(|_| !self.optimizer.is_running()).map(|vote| vote.request);
+        let optimize = peer.optimize.as_ref().filter(|_| !self.optimizer.is_running());
+        let topology = peer.topology.as_ref().filter(|vote| !vote.withdrawn);
+        let topology = topology.filter(|_| self.admission.round.is_none());
         let sync = sync.map(|request| (CallKind::Sync, request));
-        let topology = topology.map(|request| (CallKind::UpdateTopology, request));
-        let optimize = optimize.map(|request| (CallKind::OptimizeTopology, request));
-        sync.or(topology).or(optimize)
+        let optimize = optimize.map(|vote| (CallKind::OptimizeTopology, vote.request));
+        let topology = topology.map(|vote| (vote.call(), vote.request));
+        sync.or(optimize).or(topology)
     }
 
     /// Whether a peer has voted in the same call: then it is in nothing else any more.
@@ -110,19 +147,23 @@ impl MasterState {
         let peer = self.roll.peers.get(&id);
         match call {
             CallKind::Sync => group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)),
-            CallKind::UpdateTopology => peer.is_some_and(|peer| peer.topology.is_some()),
+            CallKind::UpdateTopology | CallKind::WaitForWorld => {
+                peer.is_some_and(|peer| peer.topology.is_some())
+            }
             _ => peer.is_some_and(|peer| peer.optimize.is_some()),
         }
     }
 
-    /// What waits for `by` comes to nothing, and so does the call that `by` is in.
+    /// What waits for `by` comes to nothing, and so does the call that `by` is in, unless that waits for a larger world.
     fn fail_crossed(&mut self, by: PeerId, group_id: GroupId, crossing: Crossing) {
         let Crossing { call, with, waits, .. } = crossing;
         let wish = GivenUp { by, why: WhyGivenUp::Elsewhere { call, waits } };
         let operation = match with {
             With::Collective(id) => Operation::Collective(id),
             With::Sync(_) => Operation::Sync(SyncId(self.last_sync.0 + 1)),
+            With::Optimize => Operation::Call(CallKind::OptimizeTopology),
         };
+        let verdict = self.roll.verdict_of_giving_up((operation, Phase::Voting, 0), wish);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let (epoch, now) = (group.epoch, self.roll.now);
         let sync_comes_to = match with {
@@ -140,13 +181,16 @@ impl MasterState {
                 let why = WhyGivenUp::Elsewhere { call: CallKind::Collective(kind), waits: by };
                 (call == CallKind::Sync).then_some(GivenUp { by: waits, why })
             }
+            With::Optimize => None,
         };
         if let (Some(wish), Some(Sync::Voting { given_up, .. })) = (sync_comes_to, &mut group.shared.sync) {
             given_up.get_or_insert(wish);
         }
         self.out.changed = true;
-        if call != CallKind::Sync {
-            let verdict = self.roll.verdict_of_giving_up((operation, Phase::Voting, 0), wish);
+        if with == With::Optimize || call == CallKind::OptimizeTopology {
+            self.end_votes(CallKind::OptimizeTopology, &verdict);
+        }
+        if call == CallKind::UpdateTopology {
             self.end_votes(call, &verdict);
         }
     }

@@ -5,7 +5,7 @@ use super::forming::Formings;
 use super::group::{GivenUp, Op, Sync, WhyGivenUp};
 use super::groups::Groups;
 use super::roll::Roll;
-use pccl_protocol::{Cause, GiveUp, GroupId, Operation, PeerId, Phase, Text, Verdict, VoteRef};
+use pccl_protocol::{CallKind, Cause, GiveUp, GroupId, Operation, PeerId, Phase, Text, Verdict, VoteRef};
 
 /// Peers that a verdict names as those who were waited for; the details count the rest.
 const WAITED_MAX: usize = 8;
@@ -98,6 +98,13 @@ impl Roll {
                 (Cause::CallTimeout, format!("{caller} gave it up after {:.1} s", limit_ms as f64 / 1000.0))
             }
             WhyGivenUp::Unwanted => (Cause::CallerAbort, format!("{caller} wanted no result any more")),
+            WhyGivenUp::Elsewhere { call: call @ CallKind::WaitForWorld, waits } => {
+                culprits.clear();
+                let waits = self.name_of(waits);
+                let text =
+                    format!("{waits} waits in it for {caller}, which is in {call} and waits for more peers");
+                (Cause::WorldChanged, text)
+            }
             WhyGivenUp::Elsewhere { call, waits } => {
                 culprits.insert(0, self.culprit_of(waits));
                 let waits = self.name_of(waits);

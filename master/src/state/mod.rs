@@ -84,6 +84,7 @@ use pccl_protocol::{
 };
 use plans::Purpose;
 use roll::Roll;
+use std::collections::BTreeSet;
 
 /// Everything that the master knows and decides. What a rule may read or change is what it is given of this.
 pub struct MasterState {
@@ -431,6 +432,7 @@ impl MasterState {
             topology: None,
             pending: None,
             optimize: None,
+            took_back: BTreeSet::new(),
             crossed: None,
             ahead: None,
             closed: Vec::new(),

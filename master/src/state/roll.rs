@@ -230,6 +230,9 @@ impl Roll {
 
     /// A peer has given a vote. Whether all have given it.
     pub(super) fn note_voted(&mut self, id: PeerId, vote: CommonVote) -> bool {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.took_back.remove(&vote);
+        }
         if let Some(missing) = self.missing.get_mut(&vote) {
             missing.remove(&id);
         }

@@ -42,6 +42,7 @@ impl Admission {
         // An unknown request has been answered meanwhile.
         if let Some(vote) = peer.topology.as_mut().filter(|vote| vote.request == request) {
             vote.withdrawn = true;
+            peer.took_back.insert(CommonVote::Topology);
             if self.round.is_none() {
                 roll.drop_withdrawn_votes(out);
             }
@@ -49,6 +50,7 @@ impl Admission {
             let missing = roll.missing_for_pending();
             roll.tell_withdrawn(out, id, request, &missing);
         } else if !in_optimization && peer.optimize.take_if(|vote| vote.request == request).is_some() {
+            peer.took_back.insert(CommonVote::Optimize);
             let missing = roll.missing_for_optimization();
             roll.tell_withdrawn(out, id, request, &missing);
         }

@@ -142,6 +142,8 @@ wire_struct! {
         pub call: CallKind,
         /// Since when, in milliseconds.
         pub call_ms: u64,
+        /// A call that is under way has a limit.
+        pub limited: bool,
         /// The oldest collective in flight, if any.
         pub operation: Option<CollectiveId>,
         /// Bytes sent and received by all operations since the connection began.

@@ -73,6 +73,8 @@ wire_union! {
         Sync(crate::SyncId) = 2,
         /// The forming of a group.
         Forming(crate::GroupUuid) = 3,
+        /// A call for which all of the run vote.
+        Call(crate::CallKind) = 4,
     }
 }
 
@@ -82,6 +84,7 @@ impl fmt::Display for Operation {
             Self::Collective(id) => write!(f, "{id}"),
             Self::Sync(id) => write!(f, "shared-state sync {id}"),
             Self::Forming(uuid) => write!(f, "form_group {uuid}"),
+            Self::Call(kind) => write!(f, "{kind}"),
         }
     }
 }

@@ -28,7 +28,7 @@ impl Beginning {
     pub(super) fn check(&self, activity: &Activity) -> Result<(), Error> {
         let refuse = |text: String| Err(Error::InvalidUsage(text));
         activity.check_not_draining()?;
-        if let Some((call, _)) = activity.exclusive
+        if let Some((call, ..)) = activity.exclusive
             && call != CallKind::ArePeersPending
         {
             return refuse(format!("{} while another thread is in {call}", self.kind));

@@ -95,7 +95,7 @@ impl Communicator {
         }
         let members = members.iter().map(Member::reference).collect::<Result<Vec<_>, _>>()?;
         let limit = Limit::of(Some(timeout));
-        let call = self.exclusive(CallKind::FormGroup, true)?;
+        let call = self.exclusive(CallKind::FormGroup, true, limit)?;
         let (control, request) = (&call.shared.control, call.shared.control.next_request());
         control.send(&C2m::FormGroup(FormGroup { request, uuid: GroupUuid(uuid), members }));
         let pick = |packet: M2c| match packet {

@@ -54,7 +54,7 @@ impl Communicator {
     ) -> Result<SyncInfo, Error> {
         let SyncOptions { strategy, timeout } = options.into();
         let limit = Limit::of(timeout.or(self.call_timeout()));
-        let call = self.exclusive(CallKind::Sync, true)?;
+        let call = self.exclusive(CallKind::Sync, true, limit)?;
         let (committed, torn) = {
             let kept = self.kept.lock();
             (kept.committed.clone(), kept.torn.clone())

@@ -24,7 +24,7 @@ impl Communicator {
     /// As [`Communicator::update_topology`].
     pub fn update_topology_within(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let limit = Limit::of(timeout);
-        let call = self.exclusive(CallKind::UpdateTopology, true)?;
+        let call = self.exclusive(CallKind::UpdateTopology, true, limit)?;
         let request = call.shared.control.next_request();
         vote_topology(&call.shared.control, CallKind::UpdateTopology, (request, 0), limit, &mut |_, _, _| {})
     }
@@ -50,7 +50,7 @@ impl Communicator {
     /// As [`Communicator::optimize_topology`].
     pub fn optimize_topology_within(&self, timeout: Option<Duration>) -> Result<Optimized, Error> {
         let limit = Limit::of(timeout);
-        let call = self.exclusive(CallKind::OptimizeTopology, true)?;
+        let call = self.exclusive(CallKind::OptimizeTopology, true, limit)?;
         let request = call.shared.control.next_request();
         call.shared.control.send(&C2m::VoteOptimize(request));
         let optimized =
@@ -78,7 +78,7 @@ impl Communicator {
     /// As [`Communicator::are_peers_pending`].
     pub fn are_peers_pending_within(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let limit = Limit::of(timeout);
-        let call = self.exclusive(CallKind::ArePeersPending, false)?;
+        let call = self.exclusive(CallKind::ArePeersPending, false, limit)?;
         let request = call.shared.control.next_request();
         call.shared.control.send(&C2m::VotePending(request));
         agree(&call.shared.control, CallKind::ArePeersPending, request, limit, |packet| match packet {
@@ -114,7 +114,7 @@ impl Communicator {
                 Error::InvalidArgument(format!("a world has at most {} peers", limits::MAX_PEERS))
             })?;
         let limit = Limit::of(timeout);
-        let call = self.exclusive(CallKind::WaitForWorld, true)?;
+        let call = self.exclusive(CallKind::WaitForWorld, true, limit)?;
         let request = call.shared.control.next_request();
         // A vote that waits for one peer is answered by the present world, a plain vote would wait for all others.
         vote_topology(

@@ -165,11 +165,12 @@ fn beat(
     let busy = busy.collect();
     let received = received.into_iter().map(|(name, link)| edge_bytes(name, link.received_bytes)).collect();
     let moved_bytes = calls.moved_bytes();
-    let Underway { call, since, operation } = calls.underway();
+    let Underway { call, since, limited, operation } = calls.underway();
     Beat {
         sequence,
         call,
         call_ms: since.map_or(0, |since| since.elapsed().as_millis() as u64),
+        limited,
         operation,
         moved_bytes,
         stalled,

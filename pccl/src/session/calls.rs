@@ -1,7 +1,7 @@
 //! What the caller's threads do at the moment: which calls and operations are under way, and for whom they wait.
 
 use super::waiting::{WaitLog, say};
-use crate::{Error, collective::op::Op};
+use crate::{Error, collective::op::Op, limit::Limit};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pccl_protocol::{CallKind, CollectiveId, CollectiveKind};
 use std::{
@@ -16,8 +16,8 @@ use std::{
 /// The calls that are under way.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// A call that must be alone, and since when.
-    pub(crate) exclusive: Option<(CallKind, Instant)>,
+    /// A call that must be alone, since when, and for how long it may take.
+    pub(crate) exclusive: Option<(CallKind, Instant, Limit)>,
     /// Operations that have been launched and not yet waited for.
     pub(crate) ops: Vec<Arc<Op>>,
     /// Calls in segments, some of which may be among the operations.
@@ -44,7 +44,7 @@ impl Activity {
     /// A call that is over only when its thread says so.
     fn long_call(&self) -> Option<CallKind> {
         let reduce = || CallKind::Collective(CollectiveKind::AllReduce);
-        self.exclusive.map(|(call, _)| call).or_else(|| (!self.claims.is_empty()).then(reduce))
+        self.exclusive.map(|(call, ..)| call).or_else(|| (!self.claims.is_empty()).then(reduce))
     }
 
     /// Refuses a new call of a peer that is about to leave.
@@ -65,6 +65,8 @@ pub(super) struct Underway {
     pub(super) call: CallKind,
     /// When it began.
     pub(super) since: Option<Instant>,
+    /// Whether anything of it ends by itself when a limit passes.
+    pub(super) limited: bool,
     /// The oldest operation.
     pub(super) operation: Option<CollectiveId>,
 }
@@ -83,7 +85,7 @@ pub(crate) struct Calls {
 impl Calls {
     /// Of a session that begins: the caller waits to be let in.
     pub(super) fn connecting() -> Self {
-        let exclusive = Some((CallKind::Connect, Instant::now()));
+        let exclusive = Some((CallKind::Connect, Instant::now(), Limit::of(None)));
         Self {
             activity: Mutex::new(Activity {
                 exclusive,
@@ -104,14 +106,14 @@ impl Calls {
 
     /// Whether this peer still waits for admission.
     pub(crate) fn is_connecting(&self) -> bool {
-        matches!(self.activity.lock().exclusive, Some((CallKind::Connect, _)))
+        matches!(self.activity.lock().exclusive, Some((CallKind::Connect, ..)))
     }
 
     /// The call that goes alone is over; returns which it was.
     pub(crate) fn end_exclusive(&self) -> Option<CallKind> {
         let over = self.activity.lock().exclusive.take();
         self.idle.notify_all();
-        over.map(|(kind, _)| kind)
+        over.map(|(kind, ..)| kind)
     }
 
     /// A call in segments is over.
@@ -140,11 +142,13 @@ impl Calls {
         let activity = self.activity.lock();
         let oldest = activity.oldest_op();
         let (call, since) = match (activity.exclusive, oldest) {
-            (Some((call, since)), _) => (call, Some(since)),
+            (Some((call, since, _)), _) => (call, Some(since)),
             (None, Some(op)) => (CallKind::Collective(op.descriptor().kind()), Some(op.launched())),
             (None, None) => (CallKind::None, None),
         };
-        Underway { call, since, operation: oldest.and_then(|op| op.named()) }
+        let limited = activity.exclusive.is_some_and(|(.., limit)| limit.deadline().is_some())
+            || activity.ops.iter().any(|op| op.timeout().is_some());
+        Underway { call, since, limited, operation: oldest.and_then(|op| op.named()) }
     }
 
     /// Bytes that all operations of this session have moved.
@@ -174,6 +178,6 @@ impl Calls {
     fn oldest_call(&self) -> Option<(Instant, u64)> {
         let activity = self.activity.lock();
         let op = activity.oldest_op().map(|op| (op.launched(), op.moved_bytes()));
-        activity.exclusive.map(|(_, since)| (since, 0)).or(op)
+        activity.exclusive.map(|(_, since, _)| (since, 0)).or(op)
     }
 }

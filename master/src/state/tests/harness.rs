@@ -66,6 +66,8 @@ pub(super) struct Rig {
     groups: BTreeMap<u64, u32>,
     /// Connections that members ask for.
     pub(super) pool: u16,
+    /// Clients that are in calls with a limit.
+    pub(super) limited: BTreeSet<u64>,
 }
 
 impl Rig {
@@ -90,6 +92,7 @@ impl Rig {
             confirmed: BTreeMap::new(),
             groups: BTreeMap::new(),
             pool: register(0).pool_connections,
+            limited: BTreeSet::new(),
         }
     }
 
@@ -300,7 +303,8 @@ impl Rig {
 
     pub(super) fn beat(&mut self, n: u64, moved_bytes: u64) {
         let call = CallKind::Collective(CollectiveKind::AllReduce);
-        let beat = Beat { sequence: 1, call, call_ms: 100, moved_bytes, ..Beat::default() };
+        let limited = self.limited.contains(&n);
+        let beat = Beat { sequence: 1, call, call_ms: 100, limited, moved_bytes, ..Beat::default() };
         self.send(n, C2m::Beat(beat));
     }
 

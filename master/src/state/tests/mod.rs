@@ -5,6 +5,7 @@ mod ahead;
 mod allowance;
 mod away;
 mod collective;
+mod crossed;
 mod examine;
 mod fetches;
 mod forming;

@@ -276,7 +276,7 @@ arb_struct! {
     GroupFormed { request, sizes }
     FormFailed { request, verdict }
     PreviousIdentity { run, peer, proof }
-    Beat { sequence, call, call_ms, operation, moved_bytes, stalled, sent, received, busy, fetch }
+    Beat { sequence, call, call_ms, limited, operation, moved_bytes, stalled, sent, received, busy, fetch }
     FetchProgress { done_bytes, total_bytes, rate, sources }
     EdgeBytes { peer, generation, bytes }
     StalledEdge { to, generation, stalled_ms, idle_ms, segment_bytes }

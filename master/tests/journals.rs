@@ -7,35 +7,15 @@ mod process;
 use common::{Client, PATIENCE};
 use pccl_master::{query_status, status_to_json};
 use pccl_protocol::{C2m, JournalStage, M2c, Registered, RequestId, Return, Status, Term};
+use pccl_testkit::directory::Directory;
 use process::{Program, command};
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
-
-/// A directory of this test alone, removed at its end.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("pccl-journals-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn journal(&self) -> PathBuf {
-        self.0.join("journal")
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn start(directory: &Path) -> Program {
     Program::start(&["--listen", "127.0.0.1:0", "--journal", directory.to_str().unwrap()])
@@ -92,7 +72,7 @@ fn a_journal_that_could_not_be_written_is_told_and_begun_again_when_there_is_roo
     assert!(kept.to_string().contains("the journal is kept"), "{kept}");
     // Each registration is written down.
     let mut clients = Vec::new();
-    while directory.journal().exists() {
+    while directory.file("journal").exists() {
         clients.push(Client::register(program.address, 0));
         assert!(clients.len() < 2000, "so much fits into a file that cannot grow");
     }
@@ -121,11 +101,11 @@ fn a_master_does_not_go_on_from_a_damaged_journal() {
     talk(&mut client, 20);
     program.signal("KILL");
     program.end();
-    let whole = fs::read(directory.journal()).unwrap();
+    let whole = fs::read(directory.file("journal")).unwrap();
     for at in [whole.len() / 4, whole.len() / 2, whole.len() * 9 / 10] {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x10;
-        fs::write(directory.journal(), &damaged).unwrap();
+        fs::write(directory.file("journal"), &damaged).unwrap();
         let output = command()
             .args(["--listen", "127.0.0.1:0", "--journal", directory.0.to_str().unwrap()])
             .stderr(Stdio::piped())
@@ -134,10 +114,10 @@ fn a_master_does_not_go_on_from_a_damaged_journal() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "byte {at}: {stderr}");
         assert!(stderr.contains("is damaged") && stderr.contains("remove the file"), "byte {at}: {stderr}");
-        assert_eq!(fs::read(directory.journal()).unwrap(), damaged, "nobody has touched it");
+        assert_eq!(fs::read(directory.file("journal")).unwrap(), damaged, "nobody has touched it");
     }
     // What a master that dies in the middle of a write leaves is no damage.
-    fs::write(directory.journal(), &whole[..whole.len() - 3]).unwrap();
+    fs::write(directory.file("journal"), &whole[..whole.len() - 3]).unwrap();
     assert_eq!(status(&start(&directory.0)).run, run);
 }
 
@@ -147,7 +127,7 @@ fn ends_by(directory: &Directory, came_back: Return) {
     let mut client = Client::connect(program.address);
     client.send(&C2m::Return(came_back));
     assert_eq!(program.end().0.code(), Some(1), "it ends by itself");
-    assert!(directory.0.join("journal.outdated").exists() && !directory.journal().exists());
+    assert!(directory.0.join("journal.outdated").exists() && !directory.file("journal").exists());
 }
 
 #[test]
@@ -155,7 +135,7 @@ fn an_older_copy_of_a_journal_is_found_out_by_what_peers_hold_and_a_new_run_begi
     let directory = Directory::new("older");
     let mut program = start(&directory.0);
     let (mut first, registered) = peer(&program);
-    let older = fs::read(directory.journal()).unwrap();
+    let older = fs::read(directory.file("journal")).unwrap();
     // As many as there may have been before the copy, and these.
     let received = 20 + talk(&mut first, 40);
     let (_second, later) = Client::register(program.address, 0);
@@ -168,9 +148,9 @@ fn an_older_copy_of_a_journal_is_found_out_by_what_peers_hold_and_a_new_run_begi
         received,
         term: Term(0),
     };
-    fs::write(directory.journal(), &older).unwrap();
+    fs::write(directory.file("journal"), &older).unwrap();
     ends_by(&directory, back(&registered, received));
-    fs::write(directory.journal(), &older).unwrap();
+    fs::write(directory.file("journal"), &older).unwrap();
     ends_by(&directory, back(&later, 1));
     let program = start(&directory.0);
     assert_ne!(status(&program).run, registered.run);

@@ -11,34 +11,16 @@ use pccl_protocol::{
     limits::MAX_STRANGER_REQUESTS,
 };
 use pccl_quant::{DataType, ReduceOp};
-use pccl_testkit::ports::free_port;
+use pccl_testkit::{directory::Directory, ports::free_port};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::SocketAddr,
     os::unix::{fs::PermissionsExt, net::UnixStream},
-    path::PathBuf,
     process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
-
-/// A directory of this test alone, removed at its end.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("pccl-operator-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Two accepted peers, the first of which waits with an all-reduce for the other.
 fn two_peers(address: SocketAddr) -> (Client, Client, OpId) {

@@ -1,32 +1,16 @@
 //! `pccl-master plan` as a user calls it.
 
+use pccl_testkit::directory::Directory;
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
 
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("pccl-plan-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn file(directory: &Directory, name: &str, text: &str) -> PathBuf {
+    let path = directory.file(name);
+    fs::write(&path, text).unwrap();
+    path
 }
 
 fn plan(matrix: &Path, more: &[&str]) -> Output {
@@ -49,7 +33,7 @@ const RATES: &str = "from,a,b,c,d\na,,10000,1000,\nb,,,400,1000\nc,,1000,,10000\
 #[test]
 fn objectives_and_outputs() {
     let directory = Directory::new("rates");
-    let matrix = directory.file("rates.csv", RATES);
+    let matrix = file(&directory, "rates.csv", RATES);
     let text = success(plan(&matrix, &[]));
     assert!(text.contains("ring:         a -> c -> b -> d\n"), "{text}");
     assert!(text.contains("1000 Mbit/s; no ring does better\n"), "{text}");
@@ -72,10 +56,11 @@ fn objectives_and_outputs() {
 #[test]
 fn costs_and_files_of_the_tsplib() {
     let directory = Directory::new("costs");
-    let table = directory.file("costs.csv", "a,b,c\n,1,9\n9,,1.5\n1,9,\n");
+    let table = file(&directory, "costs.csv", "a,b,c\n,1,9\n9,,1.5\n1,9,\n");
     let json = success(plan(&table, &["--costs", "--json"]));
     assert!(json.starts_with(r#"{"order":["a","b","c"],"objective":"sum","value":3.5,"#), "{json}");
-    let file = directory.file(
+    let file = file(
+        &directory,
         "three.atsp",
         "NAME: three\nTYPE: ATSP\nDIMENSION: 3\nEDGE_WEIGHT_TYPE: EXPLICIT\nEDGE_WEIGHT_FORMAT: FULL_MATRIX\n\
          EDGE_WEIGHT_SECTION\n 9999 9 1\n 2 9999 9\n 9 3 9999\nEOF\n",
@@ -90,8 +75,8 @@ fn costs_and_files_of_the_tsplib() {
 #[test]
 fn places_and_latencies() {
     let directory = Directory::new("places");
-    let rates = directory.file("rates.csv", "a,b,c,d\n,9,9,9\n9,,9,9\n9,9,,9\n9,9,9,\n");
-    let latency = directory.file("ms.csv", "a,b,c,d\n,1,5,5\n5,,1,5\n5,5,,1\n1,5,5,\n");
+    let rates = file(&directory, "rates.csv", "a,b,c,d\n,9,9,9\n9,,9,9\n9,9,,9\n9,9,9,\n");
+    let latency = file(&directory, "ms.csv", "a,b,c,d\n,1,5,5\n5,,1,5\n5,5,,1\n1,5,5,\n");
     let latency = latency.to_str().unwrap();
     let text = success(plan(&rates, &["--latency", latency]));
     assert!(text.contains("a -> b -> c -> d") && text.contains("sum:          4 (latencies, ms)"), "{text}");
@@ -105,7 +90,7 @@ fn places_and_latencies() {
 #[test]
 fn without_a_ring_it_says_who_stands_in_the_way() {
     let directory = Directory::new("none");
-    let matrix = directory.file("rates.csv", "a,b,c\n,1,\n1,,\n,1,\n");
+    let matrix = file(&directory, "rates.csv", "a,b,c\n,1,\n1,,\n,1,\n");
     let error = failure(plan(&matrix, &[]));
     assert_eq!(error, "pccl-master: there is no ring: nobody can reach c\n");
     let output = plan(&matrix, &["--json"]);
@@ -118,10 +103,10 @@ fn without_a_ring_it_says_who_stands_in_the_way() {
 #[test]
 fn bad_input_is_named_with_its_line() {
     let directory = Directory::new("bad");
-    let matrix = directory.file("rates.csv", "a,b\n,1\nfast,\n");
+    let matrix = file(&directory, "rates.csv", "a,b\n,1\nfast,\n");
     let error = failure(plan(&matrix, &[]));
     assert!(error.ends_with("rates.csv, line 3: b -> a: \"fast\" is not a number of 0 or more\n"), "{error}");
-    let good = directory.file("good.csv", "a,b\n,1\n1,\n");
+    let good = file(&directory, "good.csv", "a,b\n,1\n1,\n");
     let error = failure(plan(&good, &["--latency", matrix.to_str().unwrap()]));
     assert!(error.contains("rates.csv, line 3"), "{error}");
     let error = failure(plan(&good, &["--together", "a,z"]));
@@ -143,7 +128,7 @@ fn the_same_seed_prints_the_same_ring() {
             (0..20u32).map(|k| (1 + (i * 37 + k * 61 + i * k * 13) % 97).to_string()).collect();
         text += &row.join(",");
     }
-    let matrix = directory.file("rates.csv", &text);
+    let matrix = file(&directory, "rates.csv", &text);
     let ring = || {
         let json = success(plan(&matrix, &["--json", "--seed", "5", "--budget-ms", "60000"]));
         json.split(",\"took_ms\"").next().unwrap().to_owned()

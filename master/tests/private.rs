@@ -3,41 +3,17 @@
 mod common;
 
 use common::PATIENCE;
+use pccl_testkit::directory::{Directory, set_mode};
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::{Path, PathBuf},
+    os::unix::fs::{MetadataExt, symlink},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
+    time::{Duration, Instant},
 };
-
-/// A directory of a test, removed with it.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str, mode: u32) -> Self {
-        let path = std::env::temp_dir().join(format!("pccl-prepared-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        set_mode(&path, mode);
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
 
 fn mkfifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -83,14 +59,27 @@ fn with_journal(directory: &Directory) -> Result<Started, String> {
     start(&["--journal", directory.0.to_str().unwrap()])
 }
 
+/// Waits for the journal that a master writes beside its work.
+fn await_journal(directory: &Directory) -> fs::Metadata {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match fs::symlink_metadata(directory.file("journal")) {
+            Ok(journal) => return journal,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn a_journal_is_a_new_private_file_whatever_was_there() {
-    let directory = Directory::new("journal", 0o700);
+    let directory = Directory::new("journal");
+    set_mode(&directory.0, 0o700);
     let (next, victim) = (directory.file("journal.next"), directory.file("victim"));
     let prepared = fs::File::create(&next).unwrap();
     set_mode(&next, 0o666);
     let first = with_journal(&directory).map_err(|said| panic!("{said}")).unwrap();
-    let journal = fs::metadata(directory.file("journal")).unwrap();
+    let journal = await_journal(&directory);
     assert_eq!((journal.mode() & 0o777, journal.len() > 0), (0o600, true));
     assert_eq!(prepared.metadata().unwrap().len(), 0, "who has prepared it has it open");
     drop(first);
@@ -98,15 +87,16 @@ fn a_journal_is_a_new_private_file_whatever_was_there() {
     fs::write(&victim, "precious").unwrap();
     symlink(&victim, &next).unwrap();
     let second = with_journal(&directory).map_err(|said| panic!("{said}")).unwrap();
+    assert!(await_journal(&directory).is_file());
     assert_eq!(fs::read(&victim).unwrap(), b"precious");
-    assert!(fs::symlink_metadata(directory.file("journal")).unwrap().is_file());
     drop(second);
 }
 
 #[test]
 fn a_journal_or_a_lock_that_is_a_link_or_a_fifo_is_refused_and_not_waited_for() {
     for name in ["journal", "lock"] {
-        let directory = Directory::new(&format!("prepared-{name}"), 0o700);
+        let directory = Directory::new(&format!("prepared-{name}"));
+        set_mode(&directory.0, 0o700);
         mkfifo(&directory.file(name));
         let said = with_journal(&directory).map(drop).unwrap_err();
         assert!(said.contains(name), "{said}");
@@ -121,7 +111,8 @@ fn a_journal_or_a_lock_that_is_a_link_or_a_fifo_is_refused_and_not_waited_for() 
 
 #[test]
 fn no_journal_is_begun_where_everybody_may_put_another_one() {
-    let directory = Directory::new("open", 0o777);
+    let directory = Directory::new("open");
+    set_mode(&directory.0, 0o777);
     let said = with_journal(&directory).map(drop).unwrap_err();
     let remedy = format!("everybody may write to this directory: chmod o-w {}", directory.0.display());
     assert!(said.contains(&remedy), "{said}");
@@ -131,7 +122,8 @@ fn no_journal_is_begun_where_everybody_may_put_another_one() {
 
 #[test]
 fn a_key_file_that_others_may_read_is_refused_with_the_command_that_mends_it() {
-    let directory = Directory::new("key", 0o755);
+    let directory = Directory::new("key");
+    set_mode(&directory.0, 0o755);
     let file = directory.file("run.key");
     let key = Command::new(env!("CARGO_BIN_EXE_pccl-master")).arg("--new-key").output().unwrap().stdout;
     fs::write(&file, key).unwrap();

@@ -8,10 +8,9 @@ use common::{PATIENCE, launch, private_file};
 use pccl_master::{
     AcceptedKeys, Master, MasterConfig, MasterError, RunKey, RunName, query_status, rotate_key,
 };
+use pccl_testkit::directory::Directory;
 use process::{Program, command};
 use std::{
-    fs,
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -24,23 +23,6 @@ fn key() -> RunKey {
 
 fn name(text: &str) -> RunName {
     text.parse().unwrap()
-}
-
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("pccl-run-names-{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Whether the command ended well, and all that it has printed.

@@ -243,7 +243,7 @@ mod tests {
             (DialError::Version { target: target(), theirs: 9 }, C::WrongVersion, true),
             (refused(Refusal::UnsupportedSecurity), C::WrongSecurity, true),
             (refused(Refusal::WrongRun), C::WrongRun, true),
-            (refused(Refusal::Full), C::Full, true),
+            (refused(Refusal::Full), C::Full, false),
             (refused(Refusal::WrongRole), C::NoMaster, true),
             (refused(Refusal::WrongDestination), C::NoMaster, true),
             (

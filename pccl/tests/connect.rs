@@ -65,7 +65,6 @@ fn who_does_not_take_this_peer_is_not_asked_again() {
         b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(),
         &refused(Refusal::UnsupportedVersion),
         &refused(Refusal::WrongRun),
-        &refused(Refusal::Full),
     ] {
         let (error, times) = answered(answer, NEVER);
         assert!(matches!(error, Error::Refused(_)) && error.remedy() == Remedy::GiveUp, "{error:?}");
@@ -74,8 +73,9 @@ fn who_does_not_take_this_peer_is_not_asked_again() {
 }
 
 #[test]
-fn a_master_that_is_going_away_is_tried_again() {
-    for answer in [b"".as_slice(), &Reply::Refused(Refusal::ShuttingDown).encode()] {
+fn a_master_that_is_going_away_or_has_no_room_is_tried_again() {
+    let refused = |reason| Reply::Refused(reason).encode();
+    for answer in [b"".as_slice(), &refused(Refusal::ShuttingDown), &refused(Refusal::Full)] {
         let (error, times) = answered(answer, Duration::from_secs(1));
         assert!(matches!(error, Error::ConnectFailed(_)), "{error:?}");
         assert!(times > 1, "{times}");

@@ -231,7 +231,8 @@ impl<K: Copy + Ord> Crowd<K> {
     /// Which has to go, if there are more than `total_max`, or more than `network_max` of one network that have shown
     /// nothing. Those that have opened go last. Of the others one of the network that has most of them goes, of the
     /// block that has most; if none has many, any: whoever has many networks has most of those connections. Which one
-    /// is drawn, so that a crowd that comes fast does not drive out everybody who takes longer than it.
+    /// is drawn of the older half: so a newcomer has time to speak, and a crowd that comes fast does not drive out
+    /// everybody who takes longer than that.
     pub fn one_too_many(&mut self, total_max: usize, network_max: usize) -> Option<K> {
         if self.len() <= total_max.min(network_max) {
             return None;
@@ -247,7 +248,8 @@ impl<K: Copy + Ord> Crowd<K> {
         }
         let (block, count) = self.most_crowded_block()?;
         if count <= FEW_AT_A_TIME {
-            return self.lots.draw(self.networks.values().flatten().copied());
+            let silent = self.all.keys().filter(|key| !self.opened.contains(key));
+            return self.lots.draw(silent.copied());
         }
         let in_block = self.networks.range(block..).take_while(|(network, _)| network.block() == block);
         let (_, most) = in_block.max_by_key(|(_, keys)| keys.len())?;
@@ -278,9 +280,9 @@ struct Lots {
 }
 
 impl Lots {
-    /// One of them.
+    /// One of the first half of them.
     fn draw<T>(&mut self, all: impl Iterator<Item = T> + Clone) -> Option<T> {
-        let count = all.clone().count() as u64;
+        let count = all.clone().count().div_ceil(2) as u64;
         self.drawn += 1;
         let lot = self.hasher.hash_one(self.drawn).checked_rem(count)?;
         all.into_iter().nth(usize::try_from(lot).ok()?)
@@ -394,7 +396,7 @@ mod tests {
         assert_eq!(crowd.one_too_many(60, 40), None);
         (0..40).for_each(|key| crowd.remove(key));
         let drawn: BTreeSet<u8> = (0..200).filter_map(|_| crowd.one_too_many(19, 99)).collect();
-        assert!(drawn.len() > 5 && drawn.iter().all(|key| *key >= 40), "{drawn:?}");
+        assert!(drawn.len() > 5 && drawn.iter().all(|key| (40..50).contains(key)), "{drawn:?}");
         assert_eq!(crowd.keys().collect::<Vec<_>>(), (40..60).collect::<Vec<_>>());
         (40..61).for_each(|key| crowd.remove(key));
         assert!(crowd.is_empty() && crowd.networks.is_empty() && crowd.one_too_many(0, 0).is_none());
@@ -409,19 +411,28 @@ mod tests {
     }
 
     #[test]
+    fn a_newcomer_has_time_to_speak_before_a_crowd_of_many_networks_drives_it_out() {
+        let networks = |i: u32| network(&format!("10.{}.{}.1", i / 200, i % 200));
+        let mut crowd: Crowd<u32> = (0..384).map(|i| (i, networks(i))).collect();
+        let honest: Vec<u32> = (1000..1008).collect();
+        honest.iter().for_each(|key| crowd.add(*key, network("192.0.2.1")));
+        assert_eq!(left(&mut crowd, &honest, networks, 384 / 2 - 8), 8);
+    }
+
+    #[test]
     fn a_crowd_of_many_networks_drives_out_nobody_who_has_opened_and_others_by_lot() {
         let honest = network("192.0.2.1");
         let networks = |i: u32| network(&format!("10.{}.{}.1", i % 400 / 200, i % 200));
         let mut crowd: Crowd<u32> = (0..8).map(|key| (key, honest)).collect();
         (0..4).for_each(|key| crowd.open(key));
         assert_eq!(left(&mut crowd, &[0, 1, 2, 3], networks, 2000), 4, "who has opened goes last");
-        // After as many as there is room for, some of the others are there: the oldest would all have gone.
+        // After half as many more as there is room for, some of the others are there: the oldest would all have gone.
         let mut survived = 0;
         for _ in 0..20 {
             let mut crowd: Crowd<u32> = (0..8).map(|key| (key, honest)).collect();
-            survived += left(&mut crowd, &[0, 1, 2, 3, 4, 5, 6, 7], networks, 2 * 384 - 8);
+            survived += left(&mut crowd, &[0, 1, 2, 3, 4, 5, 6, 7], networks, 384 + 192 - 8);
         }
-        assert!((20..110).contains(&survived), "{survived} of 160 outlive 384 more, 59 on average");
+        assert!((20..110).contains(&survived), "{survived} of 160 outlive 192 more, 59 on average");
         // When nobody else is left, one of those that have opened goes.
         let mut crowd: Crowd<u32> = (0..8).map(|key| (key, honest)).collect();
         (0..8).for_each(|key| crowd.open(key));

@@ -16,6 +16,7 @@ use crowd::Crowd;
 use master::Process;
 use operations::Load;
 use std::{
+    net::Ipv4Addr,
     os::unix::process::CommandExt,
     process::Command,
     time::{Duration, Instant},
@@ -84,7 +85,7 @@ fn main() {
 
 /// A master that takes no busy machine for silence.
 fn launch() -> Process {
-    Process::launch(|command| {
+    Process::launch(Ipv4Addr::LOCALHOST.into(), |command| {
         command.args(["--peer-timeout", "600"]);
     })
 }

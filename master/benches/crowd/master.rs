@@ -2,7 +2,7 @@
 
 use pccl_testkit::ports::free_port;
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -22,9 +22,9 @@ pub(crate) struct Usage {
 }
 
 impl Process {
-    /// Starts one. `change` adds to its arguments and surroundings.
-    pub(crate) fn launch(change: impl FnOnce(&mut Command)) -> Self {
-        let free = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    /// Starts one that listens on `host`. `change` adds to its arguments and surroundings.
+    pub(crate) fn launch(host: IpAddr, change: impl FnOnce(&mut Command)) -> Self {
+        let free = SocketAddr::from((host, free_port()));
         // Another build of the program can be measured with the same crowd.
         let program = std::env::var("PCCL_CROWD_MASTER").unwrap_or(env!("CARGO_BIN_EXE_pccl-master").into());
         let mut command = Command::new(program);

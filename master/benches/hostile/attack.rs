@@ -6,7 +6,7 @@ use socket2::{Domain, Socket, Type};
 use std::{
     collections::VecDeque,
     io::Write,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -27,6 +27,13 @@ const QUESTIONS: u64 = 1500;
 const NETWORKS: usize = 16;
 /// Connections that are being begun slowly.
 const SLOW: usize = 10_000;
+/// Connections of a crowd that a second sees, and how many of them it holds.
+const CROWD_PER_SECOND: f64 = 5000.0;
+const CROWD_HELD: usize = 1500;
+/// Networks of a crowd that has a block of IPv6.
+pub(crate) const BLOCK: &str = "2001:db8:5::/48";
+/// A connection that does not block is being made.
+const IN_PROGRESS: i32 = libc::EINPROGRESS;
 /// How long one who was turned away takes to come again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// An attacker waits for nothing longer.
@@ -40,7 +47,9 @@ pub(crate) fn run(name: &str, address: SocketAddr, key: Option<&RunKey>) {
         "beats" => (FLOODING, beats),
         "joins" => (FLOODING, |_| Ok(())),
         "slow" => return slow(address, key),
-        _ => panic!("{name}: calm, packets, questions, beats, joins or slow"),
+        "networks" => return crowd(address, of_networks),
+        "block" => return crowd(address, of_block),
+        _ => panic!("{name}: calm, packets, questions, beats, joins, slow, networks or block"),
     };
     thread::scope(|scope| {
         for number in 0..count {
@@ -145,6 +154,52 @@ fn slow(address: SocketAddr, key: Option<&RunKey>) {
             // All are there: from here on they come more slowly.
             thread::sleep(Duration::from_micros(500));
         }
+    }
+}
+
+/// Connections that never say anything, so many per second, the newest of which are held.
+fn crowd(address: SocketAddr, from: fn(u32) -> IpAddr) {
+    let mut open: VecDeque<TcpStream> = VecDeque::new();
+    let (mut begun, start) = (0, Instant::now());
+    loop {
+        if f64::from(begun) > start.elapsed().as_secs_f64() * CROWD_PER_SECOND {
+            thread::sleep(Duration::from_micros(500));
+            continue;
+        }
+        // One that finds no place in the master's queue is one less.
+        open.extend(begin_soon(from(begun), address));
+        begun += 1;
+        if open.len() > CROWD_HELD {
+            open.pop_front();
+        }
+    }
+}
+
+/// Of 400 networks of IPv4.
+fn of_networks(number: u32) -> IpAddr {
+    let byte = |value: u32| u8::try_from(value).expect("fits");
+    let (network, host) = (number % 400, 1 + number / 400 % 250);
+    Ipv4Addr::new(127, byte(1 + network / 200), byte(network % 200), byte(host)).into()
+}
+
+/// Of 1,000 networks of [`BLOCK`].
+fn of_block(number: u32) -> IpAddr {
+    let network = u16::try_from(number % 1000).expect("fits");
+    Ipv6Addr::from([0x2001, 0xdb8, 5, network, 0, 0, 0, 1 + (number / 1000 % 60_000) as u16]).into()
+}
+
+/// Begins a connection that goes away without a trace when it is dropped, and does not wait for it.
+fn begin_soon(from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    if from.is_ipv6() {
+        socket.set_freebind_v6(true)?;
+    }
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((from, 0)).into())?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(IN_PROGRESS) => Err(error),
+        _ => Ok(socket.into()),
     }
 }
 

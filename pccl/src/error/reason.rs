@@ -83,7 +83,7 @@ pub enum ConnectCause {
     WrongSecurity,
     /// The master belongs to another run.
     WrongRun,
-    /// The master has no room for another peer.
+    /// The master has no room for another peer, or too many have just joined from its network.
     Full,
     /// The master dropped this peer while it registered.
     Dropped(KickCode),
@@ -93,16 +93,19 @@ impl ConnectCause {
     /// Whether it stays so, however often this peer tries.
     pub fn is_permanent(self) -> bool {
         match self {
-            Self::Unresolved | Self::ConnectionRefused | Self::NoAnswer | Self::Broken | Self::NotReady => {
-                false
-            }
-            Self::NoMaster | Self::WrongVersion | Self::WrongSecurity | Self::WrongRun | Self::Full => true,
+            // Of `Full`: somebody leaves, or too many have just joined from one network.
+            Self::Unresolved
+            | Self::ConnectionRefused
+            | Self::NoAnswer
+            | Self::Broken
+            | Self::NotReady
+            | Self::Full => false,
+            Self::NoMaster | Self::WrongVersion | Self::WrongSecurity | Self::WrongRun => true,
             Self::Dropped(code) => {
                 matches!(
                     code,
                     KickCode::Malformed
                         | KickCode::Protocol
-                        | KickCode::Full
                         | KickCode::Operator
                         | KickCode::GroupKind
                         // The master takes only peers that can be dialed.

@@ -1,6 +1,7 @@
 //! What tests, benches, examples and the stress run share. No library is built from it, and it knows none of them.
 //!
 //! * [`barrier`]: threads of a test meet, or the test fails.
+//! * [`directory`]: directories of tests.
 //! * [`lab`]: hosts that are far apart, on one machine.
 //! * [`ports`]: ports for programs that cannot be asked for theirs.
 //! * [`process`]: processes that are told and asked by lines, stopped and killed.
@@ -10,10 +11,11 @@
 //! * [`usage`]: what a process has used of its machine.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `training`, `barrier`,
-//! `lab`, `ports`, `process`, `random`, `standin`, `usage`.
+//! `directory`, `lab`, `ports`, `process`, `random`, `standin`, `usage`.
 #![deny(unsafe_code)]
 
 pub mod barrier;
+pub mod directory;
 pub mod lab;
 pub mod ports;
 #[allow(unsafe_code)]

@@ -1,6 +1,7 @@
 """The collectives of c10d, by those of PCCL."""
 
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence
 
 import torch
@@ -81,26 +82,38 @@ class Collectives:
         tensor, wanted = one(inputs, "allgather"), _inner(outputs)
         if len(wanted) != self.size():
             raise CollectiveError(f"allgather: {len(wanted)} tensors for {self.size()} members")
-        its, counts = host(tensor), [each.numel() * each.element_size() for each in wanted]
-        if counts[self.rank()] != tensor.numel() * tensor.element_size() or wanted[self.rank()].dtype != tensor.dtype:
-            raise CollectiveError("allgather: the own tensor does not fit the own place of the list")
-        into, hosts = torch.empty(sum(counts), dtype=torch.uint8), [host(each, given=False) for each in wanted]
+        return self._gathered_lists("allgather", [[each] for each in wanted], [tensor], _limit(opts, named))
+
+    def allgather_coalesced(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
+        """All get the lists of all: ``outputs`` has a list for each rank, with a tensor for each of the inputs."""
+        lists, given = [list(each) for each in outputs], list(inputs)
+        if len(lists) != self.size() or any(len(each) != len(given) for each in lists):
+            raise CollectiveError(f"allgather_coalesced: lists of {[len(each) for each in lists]} tensors to receive, "
+                                  f"{len(given)} tensors from each of {self.size()} members")
+        return self._gathered_lists("allgather_coalesced", lists, given, _limit(opts, named))
+
+    def _gathered_lists(self, what: str, lists: List[List[torch.Tensor]], given: List[torch.Tensor],
+                        timeout: Optional[timedelta]) -> CollectiveWork:
+        """One operation: each member gives its tensors one behind the other; ``lists`` says by rank where they go."""
+        for tensor, place in zip(given, lists[self.rank()]):
+            if place.numel() != tensor.numel() or place.dtype != tensor.dtype:
+                raise CollectiveError(f"{what}: the own tensor does not fit the own place of the list")
+        sizes = [[each.numel() * each.element_size() for each in one_rank] for one_rank in lists]
+        counts, hosts = [sum(one_rank) for one_rank in sizes], [host(each, given=False) for each in chain(*lists)]
+        flats = [as_bytes(host(tensor).flat) for tensor in given]
+        its = flats[0] if len(flats) == 1 else torch.cat(flats or [torch.empty(0, dtype=torch.uint8)])
+        into = torch.empty(sum(counts), dtype=torch.uint8)
 
         def begin(comm: Any) -> Iterable[Any]:
             alike = len(set(counts)) == 1
-            yield comm.all_gather_async(as_bytes(its.flat), into, counts=None if alike else counts)
+            yield comm.all_gather_async(its, into, counts=None if alike else counts)
 
         def finish() -> None:
-            for part, each in zip(into.split(counts), hosts):
+            for part, each in zip(into.split(list(chain(*sizes))), hosts):
                 as_bytes(each.flat).copy_(part)
                 each.put_back()
 
-        return self.launch("allgather", begin, wanted, [finish], _limit(opts, named))
-
-    def allgather_coalesced(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
-        """An ``allgather`` for each tensor; ``outputs`` has a list of tensors for each of them."""
-        works = [self.allgather([list(wanted)], [tensor], opts, **named) for wanted, tensor in zip(outputs, inputs)]
-        return self._together("allgather_coalesced", works, _limit(opts, named))
+        return self.launch(what, begin, list(chain(*lists)), [finish], timeout)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
                           **named: Any) -> CollectiveWork:
@@ -123,12 +136,12 @@ class Collectives:
     # ---- Scattering
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Any, opts: Any = None, **named: Any) -> CollectiveWork:
-        """Reduces a list of tensors over all members; each gets the one of its rank."""
+        """Reduces a list of tensors over all members; each gets the one of its rank. They may differ in size."""
         output, given = one(outputs, "reduce_scatter"), _inner(inputs)
         if len(given) != self.size():
             raise CollectiveError(f"reduce_scatter: {len(given)} tensors for {self.size()} members")
         return self._scattered("reduce_scatter", output, collected(given, "reduce_scatter"), _operation(opts, named),
-                               _limit(opts, named))
+                               _limit(opts, named), [each.numel() for each in given])
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
                               **named: Any) -> CollectiveWork:
@@ -143,14 +156,19 @@ class Collectives:
         return self._together("reduce_scatter_single_coalesced", works, _limit(opts, named))
 
     def _scattered(self, what: str, output: torch.Tensor, given: torch.Tensor, operation: Any,
-                   timeout: Optional[timedelta]) -> CollectiveWork:
-        if given.numel() != output.numel() * self.size() or given.dtype != output.dtype:
+                   timeout: Optional[timedelta], sizes: Sequence[int] = ()) -> CollectiveWork:
+        """``sizes``: elements of each part, by rank, if they differ."""
+        sizes = list(sizes) or [output.numel()] * self.size()
+        if given.numel() != sum(sizes) or output.numel() != sizes[self.rank()] or given.dtype != output.dtype:
             raise CollectiveError(f"{what}: {given.numel()} elements of {given.dtype} to reduce, parts of "
                                   f"{output.numel()} of {output.dtype} for {self.size()} members")
         into = host(output, given=False)
         sent, op = reducible(given, operation)
         taken, _ = reducible(into.flat, operation)
-        return self.launch(what, lambda comm: [comm.reduce_scatter_async(sent, taken, op=op)], [output],
+        # What is reduced may have more elements than the tensor, such as two for a complex number.
+        each = sent.numel() // given.numel() if given.numel() else 1
+        counts = None if len(set(sizes)) == 1 else [size * each for size in sizes]
+        return self.launch(what, lambda comm: [comm.reduce_scatter_async(sent, taken, op=op, counts=counts)], [output],
                            [into.put_back], timeout)
 
     # ---- Waiting for each other

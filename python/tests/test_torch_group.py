@@ -67,7 +67,7 @@ def test_a_limit_ends_a_wait_and_names_who_has_not_come(group_of):
         work.wait(timedelta(milliseconds=200))
 
     error = ranks.run(impatient, [1])[0]
-    assert error.is_timeout and isinstance(error.error, TimedOut) and "timed out" in str(error)
+    assert error.is_timeout and isinstance(error.error, TimedOut) and " Timed out waiting 2" in str(error)
     # All of the wait is named, not only the last piece of it.
     assert "gave it up after" in str(error) and "after 0.0 s" not in str(error), error
 

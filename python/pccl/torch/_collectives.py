@@ -1,13 +1,15 @@
 """The collectives of c10d, by those of PCCL."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 import torch
 
 from ._errors import CollectiveError, Unsupported, failed
+from ._lanes import Call
 from ._tensors import Host, as_bytes, collected, host, one, reducible
-from ._work import CollectiveWork, Finish
+from ._work import CollectiveWork, Finish, Part
 
 _Tensors = Sequence[torch.Tensor]
 
@@ -24,9 +26,8 @@ class Collectives:
     if TYPE_CHECKING:
         def rank(self) -> int: ...
         def size(self) -> int: ...
-        def launch(self, what: str, begin: Callable[[Any], Iterable[Any]], outputs: _Tensors = (),
-                   finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None,
-                   source: int = -1) -> CollectiveWork: ...
+        def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), outputs: _Tensors = (),
+                   finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None) -> CollectiveWork: ...
 
         @property
         def communicator(self) -> Any: ...
@@ -42,28 +43,27 @@ class Collectives:
     def _all_reduced(self, what: str, tensors: List[torch.Tensor], operation: Any,
                      timeout: Optional[timedelta]) -> CollectiveWork:
         if not tensors:
-            return self.launch(what, lambda _: (), timeout=timeout)
+            return self.launch(what, timeout=timeout)
         hosts = [host(tensor) for tensor in tensors]
         pairs = [reducible(it.flat, operation) for it in hosts]
         flats, op = [flat for flat, _ in pairs], pairs[0][1]
         if any(other is not op for _, other in pairs):
             raise Unsupported(f"{what}: tensors of bool are not reduced together with others")
 
-        def begin(comm: Any) -> Iterable[Any]:
+        def begin(comm: Any, tag: int) -> Any:
             if len(flats) == 1:
-                yield comm.all_reduce_async(flats[0], op=op)
-            else:
-                yield comm.all_reduce_many_async(flats, op=op)
+                return comm.all_reduce_async(flats[0], op=op, tag=tag)
+            return comm.all_reduce_many_async(flats, op=op, tag=tag)
 
-        return self.launch(what, begin, tensors, [it.put_back for it in hosts], timeout)
+        return self.launch(what, [Call(begin)], tensors, [it.put_back for it in hosts], timeout)
 
     def broadcast(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """All get the tensor of the root."""
         tensor, source = one(tensors, "broadcast"), int(getattr(opts, "rootRank", root))
         its = host(tensor)
         finish = [its.put_back] if self.rank() != source else []
-        return self.launch("broadcast", lambda comm: [comm.broadcast_async(as_bytes(its.flat), source)], [tensor],
-                           finish, _limit(opts, named))
+        call = Call(lambda comm, tag: comm.broadcast_async(as_bytes(its.flat), source, tag=tag))
+        return self.launch("broadcast", [call], [tensor], finish, _limit(opts, named))
 
     def reduce(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """Reduces a tensor over all members; the root has the result, the others what they had."""
@@ -71,8 +71,8 @@ class Collectives:
         its = host(tensor)
         flat, op = reducible(its.flat, _operation(opts, named))
         finish = [its.put_back] if self.rank() == target else []
-        return self.launch("reduce", lambda comm: [comm.reduce_async(flat, target, op=op)], [tensor], finish,
-                           _limit(opts, named))
+        call = Call(lambda comm, tag: comm.reduce_async(flat, target, op=op, tag=tag))
+        return self.launch("reduce", [call], [tensor], finish, _limit(opts, named))
 
     # ---- Gathering
 
@@ -81,26 +81,37 @@ class Collectives:
         tensor, wanted = one(inputs, "allgather"), _inner(outputs)
         if len(wanted) != self.size():
             raise CollectiveError(f"allgather: {len(wanted)} tensors for {self.size()} members")
-        its, counts = host(tensor), [each.numel() * each.element_size() for each in wanted]
-        if counts[self.rank()] != tensor.numel() * tensor.element_size() or wanted[self.rank()].dtype != tensor.dtype:
-            raise CollectiveError("allgather: the own tensor does not fit the own place of the list")
-        into, hosts = torch.empty(sum(counts), dtype=torch.uint8), [host(each, given=False) for each in wanted]
+        return self._gathered_lists("allgather", [[each] for each in wanted], [tensor], _limit(opts, named))
 
-        def begin(comm: Any) -> Iterable[Any]:
-            alike = len(set(counts)) == 1
-            yield comm.all_gather_async(as_bytes(its.flat), into, counts=None if alike else counts)
+    def allgather_coalesced(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
+        """All get the lists of all: ``outputs`` has a list for each rank, with a tensor for each of the inputs."""
+        lists, given = [list(each) for each in outputs], list(inputs)
+        if len(lists) != self.size() or any(len(each) != len(given) for each in lists):
+            raise CollectiveError(f"allgather_coalesced: lists of {[len(each) for each in lists]} tensors to receive, "
+                                  f"{len(given)} tensors from each of {self.size()} members")
+        return self._gathered_lists("allgather_coalesced", lists, given, _limit(opts, named))
+
+    def _gathered_lists(self, what: str, lists: List[List[torch.Tensor]], given: List[torch.Tensor],
+                        timeout: Optional[timedelta]) -> CollectiveWork:
+        """One operation: each member gives its tensors one behind the other; ``lists`` says by rank where they go."""
+        for tensor, place in zip(given, lists[self.rank()]):
+            if place.numel() != tensor.numel() or place.dtype != tensor.dtype:
+                raise CollectiveError(f"{what}: the own tensor does not fit the own place of the list")
+        sizes = [[each.numel() * each.element_size() for each in one_rank] for one_rank in lists]
+        counts, hosts = [sum(one_rank) for one_rank in sizes], [host(each, given=False) for each in chain(*lists)]
+        flats = [as_bytes(host(tensor).flat) for tensor in given]
+        its = flats[0] if len(flats) == 1 else torch.cat(flats or [torch.empty(0, dtype=torch.uint8)])
+        into = torch.empty(sum(counts), dtype=torch.uint8)
+
+        by_rank = None if len(set(counts)) == 1 else counts
+        call = Call(lambda comm, tag: comm.all_gather_async(its, into, counts=by_rank, tag=tag))
 
         def finish() -> None:
-            for part, each in zip(into.split(counts), hosts):
+            for part, each in zip(into.split(list(chain(*sizes))), hosts):
                 as_bytes(each.flat).copy_(part)
                 each.put_back()
 
-        return self.launch("allgather", begin, wanted, [finish], _limit(opts, named))
-
-    def allgather_coalesced(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
-        """An ``allgather`` for each tensor; ``outputs`` has a list of tensors for each of them."""
-        works = [self.allgather([list(wanted)], [tensor], opts, **named) for wanted, tensor in zip(outputs, inputs)]
-        return self._together("allgather_coalesced", works, _limit(opts, named))
+        return self.launch(what, [call], list(chain(*lists)), [finish], timeout)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
                           **named: Any) -> CollectiveWork:
@@ -110,9 +121,8 @@ class Collectives:
                                   f"{input.numel()} of {input.dtype} from each of {self.size()} members")
         # The own part may lie in the output.
         its, into = _apart(input, output), host(output, given=False)
-        return self.launch("all_gather_single",
-                           lambda comm: [comm.all_gather_async(as_bytes(its.flat), as_bytes(into.flat))], [output],
-                           [into.put_back], _limit(opts, named))
+        call = Call(lambda comm, tag: comm.all_gather_async(as_bytes(its.flat), as_bytes(into.flat), tag=tag))
+        return self.launch("all_gather_single", [call], [output], [into.put_back], _limit(opts, named))
 
     def all_gather_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None,
                                     **named: Any) -> CollectiveWork:
@@ -123,12 +133,12 @@ class Collectives:
     # ---- Scattering
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Any, opts: Any = None, **named: Any) -> CollectiveWork:
-        """Reduces a list of tensors over all members; each gets the one of its rank."""
+        """Reduces a list of tensors over all members; each gets the one of its rank. They may differ in size."""
         output, given = one(outputs, "reduce_scatter"), _inner(inputs)
         if len(given) != self.size():
             raise CollectiveError(f"reduce_scatter: {len(given)} tensors for {self.size()} members")
         return self._scattered("reduce_scatter", output, collected(given, "reduce_scatter"), _operation(opts, named),
-                               _limit(opts, named))
+                               _limit(opts, named), [each.numel() for each in given])
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
                               **named: Any) -> CollectiveWork:
@@ -143,21 +153,27 @@ class Collectives:
         return self._together("reduce_scatter_single_coalesced", works, _limit(opts, named))
 
     def _scattered(self, what: str, output: torch.Tensor, given: torch.Tensor, operation: Any,
-                   timeout: Optional[timedelta]) -> CollectiveWork:
-        if given.numel() != output.numel() * self.size() or given.dtype != output.dtype:
+                   timeout: Optional[timedelta], sizes: Sequence[int] = ()) -> CollectiveWork:
+        """``sizes``: elements of each part, by rank, if they differ."""
+        sizes = list(sizes) or [output.numel()] * self.size()
+        if given.numel() != sum(sizes) or output.numel() != sizes[self.rank()] or given.dtype != output.dtype:
             raise CollectiveError(f"{what}: {given.numel()} elements of {given.dtype} to reduce, parts of "
                                   f"{output.numel()} of {output.dtype} for {self.size()} members")
         into = host(output, given=False)
         sent, op = reducible(given, operation)
         taken, _ = reducible(into.flat, operation)
-        return self.launch(what, lambda comm: [comm.reduce_scatter_async(sent, taken, op=op)], [output],
-                           [into.put_back], timeout)
+        # What is reduced may have more elements than the tensor, such as two for a complex number.
+        each = sent.numel() // given.numel() if given.numel() else 1
+        counts = None if len(set(sizes)) == 1 else [size * each for size in sizes]
+        call = Call(lambda comm, tag: comm.reduce_scatter_async(sent, taken, op=op, counts=counts, tag=tag))
+        return self.launch(what, [call], [output], [into.put_back], timeout)
 
     # ---- Waiting for each other
 
     def barrier(self, opts: Any = None, **named: Any) -> CollectiveWork:
         """Over when all members have called it."""
-        return self.launch("barrier", lambda comm: [comm.barrier_async()], timeout=_limit(opts, named))
+        call = Call(lambda comm, tag: comm.barrier_async(tag=tag))
+        return self.launch("barrier", [call], timeout=_limit(opts, named))
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names all who have not come, with or without ``wait_all_ranks``."""
@@ -172,7 +188,7 @@ class Collectives:
 
     def _together(self, what: str, works: Sequence[CollectiveWork], timeout: Optional[timedelta]) -> CollectiveWork:
         outputs = [tensor for work in works for tensor in work.result()]
-        return self.launch(what, lambda _: works, outputs, timeout=timeout)
+        return self.launch(what, works, outputs, timeout=timeout)
 
     # Names that older versions of torch call.
     _allgather_base = all_gather_single

@@ -1,44 +1,57 @@
-"""The thread of a process group that ends operations whose futures somebody has."""
+"""The thread of a process group that ends operations for which nobody waits, and those whose futures somebody has."""
 
-import queue
 import threading
-from typing import List, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from ._errors import CollectiveError
+from ._lanes import Lanes
 from ._work import CollectiveWork
 
 #: How long the thread waits for one operation before it looks at the others.
 _SLICE_S = 0.005
+#: How long the thread leaves an operation to whoever has begun it, who in most programs waits for it soon.
+_GRACE_S = 0.02
+#: After as long without an operation the thread ends; the next operation starts another one.
+_IDLE_S = 1.0
 
 
 class Completion:
-    """Operations in flight of one group. The thread starts with the first future and ends with the group."""
+    """Operations in flight of one group."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._guard = name, threading.Lock()
-        self._queue: "queue.SimpleQueue[Optional[CollectiveWork]]" = queue.SimpleQueue()
+    def __init__(self, name: str, lanes: Lanes) -> None:
+        self._name, self.lanes = name, lanes
+        self._guard = threading.Condition()
+        # All works, and those of them that are in no queue, of which there are never many.
+        self._flying: Dict[CollectiveWork, None] = {}
+        self._begun: Dict[CollectiveWork, None] = {}
+        lanes.begun = self._leaves_queue
         self._thread: Optional[threading.Thread] = None
-        self._flying: Set[CollectiveWork] = set()
+        self._is_idle, self._is_over = False, False
         #: The last failure of communication since the last ``forget``.
         self.last_error: Optional[CollectiveError] = None
 
     def launched(self, work: CollectiveWork) -> None:
         """Notes an operation that has begun."""
         with self._guard:
-            self._flying.add(work)
-
-    def take(self, work: CollectiveWork) -> None:
-        """Has the thread wait for an operation."""
-        with self._guard:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"{self._name} futures", daemon=True)
+            self._flying[work] = None
+            if work.has_begun:
+                self._begun[work] = None
+            if self._thread is None and not self._is_over:
+                self._thread = threading.Thread(target=self._run, name=f"{self._name} works", daemon=True)
                 self._thread.start()
-        self._queue.put(work)
+            elif self._is_idle:
+                self._guard.notify()
+
+    def hurry(self) -> None:
+        """Somebody wants a future: the thread waits for that from now on."""
+        with self._guard:
+            self._guard.notify()
 
     def ended(self, work: CollectiveWork, error: Optional[CollectiveError]) -> None:
         """Notes the end of an operation."""
         with self._guard:
-            self._flying.discard(work)
+            self._flying.pop(work, None)
+            self._begun.pop(work, None)
             if error is not None:
                 self.last_error = error
 
@@ -51,7 +64,8 @@ class Completion:
         """Gives up all that is in flight, and waits for its end, which the giving up brings."""
         with self._guard:
             flying = list(self._flying)
-        for work in flying:
+        # The last first: otherwise those in queues would begin.
+        for work in reversed(flying):
             work.abort()
         for work in flying:
             work.end(0.0)
@@ -59,24 +73,42 @@ class Completion:
     def stop(self) -> None:
         """Ends the thread, when it has come to it."""
         with self._guard:
+            self._is_over = True
             thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            if thread is not threading.current_thread():
-                thread.join(5.0)
+            self._guard.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5.0)
+
+    def _leaves_queue(self, work: CollectiveWork) -> None:
+        with self._guard:
+            if work in self._flying and work.has_begun:
+                self._begun[work] = None
 
     def _run(self) -> None:
-        pending: List[CollectiveWork] = []
+        known: Set[CollectiveWork] = set()
         while True:
-            # None of them holds up the others: what is over in the meantime is ended, too.
-            try:
-                while True:
-                    work = self._queue.get(block=not pending)
-                    if work is None:
-                        return
-                    pending.append(work)
-                    if self._queue.empty():
-                        break
-            except queue.Empty:
-                pass
-            pending = [work for place, work in enumerate(pending) if not work.advance(0.0 if place else _SLICE_S)]
+            begun = self._next()
+            if begun is None:
+                return
+            hurried = begun if self.lanes.is_full else [work for work in begun if work.has_future]
+            if hurried:
+                hurried[0].over(_SLICE_S)
+            else:
+                with self._guard:
+                    self._guard.wait(_GRACE_S)
+            for work in begun:
+                if work in known or work.has_future or self.lanes.is_full:
+                    work.advance()
+            known = set(begun)
+
+    def _next(self) -> Optional[List[CollectiveWork]]:
+        """What is in flight, as soon as something is; ``None`` if that takes too long."""
+        with self._guard:
+            if not self._flying and not self._is_over:
+                self._is_idle = True
+                self._guard.wait(_IDLE_S)
+                self._is_idle = False
+            if self._is_over or not self._flying:
+                self._thread = None
+                return None
+            return list(self._begun)

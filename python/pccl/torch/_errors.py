@@ -1,12 +1,14 @@
 """What operations of a process group fail with."""
 
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 from torch.distributed import DistBackendError
 
 from .._enums import Remedy
 from .._errors import GroupBroken, PCCLError, TimedOut
 
+#: How the library begins to tell of a limit of the caller.
+_LIMIT = "timed out: "
 
 class CollectiveError(DistBackendError):
     """An operation of a process group that failed, with the verdict that PCCL gave all members.
@@ -15,8 +17,9 @@ class CollectiveError(DistBackendError):
     was received.
     """
 
-    def __init__(self, message: str, error: Optional[PCCLError] = None):
+    def __init__(self, message: str, error: Optional[PCCLError] = None, verdict: Optional[str] = None):
         super().__init__(message)
+        self._verdict = verdict
         #: The error of PCCL; ``None`` if the process group itself refuses the call.
         self.error = error
         self.__cause__ = error
@@ -34,7 +37,7 @@ class CollectiveError(DistBackendError):
     @property
     def verdict(self) -> Optional[str]:
         """Why the operation failed on all members, if it did."""
-        return None if self.error is None else self.error.verdict
+        return self._verdict if self.error is None or self._verdict is not None else self.error.verdict
 
     @property
     def remedy(self) -> Remedy:
@@ -57,9 +60,14 @@ class CollectiveError(DistBackendError):
         return isinstance(self.error, GroupBroken)
 
 
-def failed(what: str, error: PCCLError) -> CollectiveError:
-    """The failure of ``what`` that ``error`` of PCCL caused."""
-    return CollectiveError(f"{what}: {error.message or error}", error)
+def failed(what: str, error: PCCLError, named: Callable[[str], str] = str,
+           waited_s: Optional[float] = None) -> CollectiveError:
+    """The failure of ``what`` that ``error`` of PCCL caused. ``named`` has the names of members in the words of torch. A
+    limit that has passed after ``waited_s`` is said in the words of Gloo, which programs look for."""
+    text = named(error.message or str(error))
+    if isinstance(error, TimedOut) and waited_s is not None:
+        text = f"Timed out waiting {1000 * waited_s:.0f}ms: {text[len(_LIMIT):] if text.startswith(_LIMIT) else text}"
+    return CollectiveError(f"{what}: {text}", error, None if error.verdict is None else named(error.verdict))
 
 
 class Unsupported(CollectiveError, NotImplementedError):

@@ -3,7 +3,7 @@
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Callable, Iterable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -12,16 +12,15 @@ from .._errors import PCCLError
 from ._collectives import Collectives
 from ._completion import Completion
 from ._errors import CollectiveError, failed
+from ._lanes import ALL, Call, Lanes, Operation
 from ._master import Embedded, found
 from ._members import Members
 from ._pairs import PairCalls
-from ._work import CollectiveWork, Finish, Operation, Part, seconds
+from ._work import CollectiveWork, Finish, Part, seconds
 
 _DEVICES = ("cpu", "cuda")
 #: How long who leaves waits for the others to leave, too.
 _PARTING_S = 5.0
-#: What begins the operations of a call; gets the communicator.
-Begin = Callable[[Any], Iterable[Any]]
 
 
 class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: ignore[misc]
@@ -33,10 +32,10 @@ class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: igno
         self._members, self._master, self._can_reconfigure = members, master, can_reconfigure
         self._limit = timeout
         self._launching = threading.Lock()
-        self._completion = Completion("pccl")
+        self._completion = Completion("pccl", Lanes(members.communicator, self.size, self._explained))
+        PairCalls.begin_pairs(self)
         self._sequence, self._is_aborted, self._is_over, self._is_default = 0, False, False, False
         self._coalesced: Optional[List[CollectiveWork]] = None
-        PairCalls.begin_pairs(self)
         self._object = _BackendObject(self, members.rank, members.size)
         for device in _DEVICES:
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, self._object)
@@ -70,29 +69,29 @@ class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: igno
 
     # ---- Operations
 
-    def launch(self, what: str, begin: Begin, outputs: Sequence[torch.Tensor] = (), finish: Sequence[Finish] = (),
-               timeout: Optional[timedelta] = None, source: int = -1) -> CollectiveWork:
+    def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), outputs: Sequence[torch.Tensor] = (),
+               finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None,
+               source: Callable[[], int] = lambda: -1) -> CollectiveWork:
         """Begins the operations of one call. The limit of torch is counted from here."""
         limit = seconds(timeout) or seconds(self._limit) or float(10 * 365 * 86400)
         with self._launching:
             self._check(what)
-            parts: List[Part] = []
-            try:
-                for begun in begin(self._members.communicator):
-                    parts.append(begun if isinstance(begun, CollectiveWork) else Operation(what, begun))
-            except BaseException as error:
-                for part in parts:
-                    part.abort()
-                    part.end(0.0)
-                if isinstance(error, PCCLError):
-                    raise failed(what, error) from error
-                raise
+            parts = [self.operation(what, call) if isinstance(call, Call) else call for call in calls]
+            self._completion.lanes.enter([part for part in parts if isinstance(part, Operation)])
             self._sequence += 1
             work = CollectiveWork(what, parts, outputs, finish, limit, self._completion, source)
             self._completion.launched(work)
             if self._coalesced is not None:
                 self._coalesced.append(work)
         return work
+
+    def operation(self, what: str, call: Call) -> Operation:
+        """The operation of a call, with the tag that it has among all calls of this process."""
+        tag = self._members.communicator._tag(None) if call.lane == ALL else self.numbered(call.lane, call.tag)
+        return Operation(what, call, tag, self._completion.lanes)
+
+    def _explained(self, what: str, error: PCCLError, waited_s: float) -> CollectiveError:
+        return failed(what, error, self._members.named, waited_s)
 
     def _check(self, what: str) -> None:
         if self._is_over:
@@ -109,7 +108,7 @@ class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: igno
         """One work for all calls since ``start_coalescing``."""
         works, self._coalesced = self._coalesced or [], None
         outputs = [tensor for work in works for tensor in work.result()]
-        return self.launch("coalesced", lambda _: works, outputs)
+        return self.launch("coalesced", works, outputs)
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
@@ -135,7 +134,7 @@ class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: igno
             self._completion.forget()
             PairCalls.begin_pairs(self)
             self._is_aborted, self._coalesced = False, None
-        return self.launch("reconfigure", lambda _: ())
+        return self.launch("reconfigure")
 
     # ---- Limits and the end
 

@@ -1,8 +1,9 @@
 """Who is in a process group: one connection to the master, and the formings that give the ranks."""
 
 import hashlib
+import re
 import threading
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Match, Sequence
 from uuid import uuid4
 
 from .._communicator import Communicator
@@ -10,6 +11,8 @@ from .._errors import ConnectFailed, PCCLError
 from ._errors import CollectiveError, failed
 
 _PREFIX = "pccl"
+#: How the library names a peer: what its identity begins with, and where that stands in full, its name and address.
+_PEER = re.compile(r"(?:peer )?\b([0-9a-f]{8})\b(?: \((rank \d+ \([^()]*\)|[^(),]*)(?:, [^()]*)?\))?")
 #: The tag of the barrier of those who leave, which no call of torch has.
 _PARTING = 1 << 61
 
@@ -24,6 +27,7 @@ class Members:
         self._guard = threading.Lock()
         self._used: List[int] = []
         self._rank, self._size = rank, size
+        self._ranks: Dict[str, int] = {}
         self.communicator = communicator
 
     @property
@@ -36,6 +40,22 @@ class Members:
         """The number of members."""
         return self._size if self._is_formed else max(self.communicator.world().group_size, 1)
 
+    def named(self, text: str) -> str:
+        """A sentence of the library with the ranks of the members: ``rank 2 (host:pid)``."""
+        return _PEER.sub(self._named, text)
+
+    def _named(self, found: "Match[str]") -> str:
+        rank, name = self._ranks.get(found[1]), found[2]
+        if rank is None:
+            return found[0]
+        if name is None:
+            return f"rank {rank}"
+        return name if name.startswith(f"rank {rank} (") else f"rank {rank} ({name})"
+
+    def _formed(self, world: Any, members: Sequence[bytes]) -> None:
+        self._rank, self._size = world.rank, world.group_size
+        self._ranks = {member.hex()[:8]: rank for rank, member in enumerate(members)}
+
     def form_through(self, store: Any, rank: int, size: int, attempt: int, timeout_s: float) -> None:
         """Forms the group of all ranks, who find each other by way of the store."""
         store.set(f"pccl/peer/{attempt}/{rank}", self.communicator.peer_id.hex())
@@ -47,7 +67,7 @@ class Members:
             world = self.communicator.form_group(uuid, members, timeout=timeout_s)
         except PCCLError as error:
             raise failed("init_process_group", error) from error
-        self._rank, self._size = world.rank, world.group_size
+        self._formed(world, members)
 
     def handle(self) -> str:
         """What others need to form a group with this process: where the master is, who this is, and its name."""
@@ -81,7 +101,7 @@ class Members:
             gone = [names.get(culprit.hex()[:8], "") for culprit in error.culprits]
             named = f" ({', '.join(name for name in gone if name)})" if any(gone) else ""
             raise CollectiveError(f"reconfigure with uuid {uuid}{named}: {error.message or error}", error) from error
-        self._rank, self._size = world.rank, world.group_size
+        self._formed(world, members)
 
     def _need_formed(self, call: str) -> None:
         if not self._is_formed:

@@ -2,14 +2,15 @@
 
 from collections import defaultdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, DefaultDict, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, DefaultDict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
 from ._collectives import _inner, _limit
 from ._errors import CollectiveError, Unsupported
+from ._lanes import Call, Lane
 from ._tensors import as_bytes, host, one, parts
-from ._work import CollectiveWork, Finish
+from ._work import CollectiveWork, Finish, Part
 
 _Tensors = Sequence[torch.Tensor]
 #: Transfers with one tag of torch from one to another, which may be in flight together, are counted modulo this.
@@ -28,26 +29,24 @@ class PairCalls:
     if TYPE_CHECKING:
         def rank(self) -> int: ...
         def size(self) -> int: ...
-        def launch(self, what: str, begin: Callable[[Any], Iterable[Any]], outputs: _Tensors = (),
+        def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), outputs: _Tensors = (),
                    finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None,
-                   source: int = -1) -> CollectiveWork: ...
+                   source: Callable[[], int] = lambda: -1) -> CollectiveWork: ...
 
     def begin_pairs(self) -> None:
         """A new membership: transfers are counted from the beginning, by all members alike."""
-        self._sent: DefaultDict[Tuple[int, int], int] = defaultdict(int)
-        self._received: DefaultDict[Tuple[int, int], int] = defaultdict(int)
+        self._counts: DefaultDict[Tuple[Lane, int], int] = defaultdict(int)
 
     def send(self, tensors: _Tensors, dst: int, tag: int = 0) -> CollectiveWork:
         """Gives a tensor to another member. Those with one tag arrive in their order."""
         its = host(one(tensors, "send"))
-        return self.launch("send", lambda comm: [self._give(comm, its.flat, dst, tag)])
+        return self.launch("send", [_give(its.flat, dst, tag)])
 
     def recv(self, tensors: _Tensors, src: int, tag: int = 0) -> CollectiveWork:
         """Takes a tensor from another member."""
         tensor = one(tensors, "recv")
         into = host(tensor, given=False)
-        return self.launch("recv", lambda comm: [self._take(comm, into.flat, src, tag)], [tensor], [into.put_back],
-                           source=src)
+        return self.launch("recv", [_take(into.flat, src, tag)], [tensor], [into.put_back], source=lambda: src)
 
     def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> CollectiveWork:
         """Not possible: both ends of a transfer name each other."""
@@ -120,26 +119,22 @@ class PairCalls:
             if rank == me:
                 into.flat.copy_(own[0])
 
-        def begin(comm: Any) -> Iterable[Any]:
-            for rank, into in targets:
-                if rank != me:
-                    yield self._take(comm, into.flat, rank, _OWN)
-            for rank, flat in sources:
-                if rank != me:
-                    yield self._give(comm, flat, rank, _OWN)
-
+        calls = [_take(into.flat, rank, _OWN) for rank, into in targets if rank != me]
+        calls += [_give(flat, rank, _OWN) for rank, flat in sources if rank != me]
         done = [into.put_back for _, into in targets]
         shown = [tensor for _, tensor in take] if outputs is None else outputs
-        return self.launch(what, begin, shown, [*done, *finish], timeout)
+        return self.launch(what, calls, shown, [*done, *finish], timeout)
 
-    def _give(self, comm: Any, flat: torch.Tensor, rank: int, tag: int) -> Any:
-        return comm.send_async(as_bytes(flat), rank, tag=_counted(self._sent, rank, tag))
+    def numbered(self, lane: Lane, tag: int) -> int:
+        """The tag of a transfer: that of torch, and how many with that tag there were."""
+        number = self._counts[lane, tag]
+        self._counts[lane, tag] = number + 1
+        return (tag if tag >= _OWN else tag * _IN_A_ROW) + number % _IN_A_ROW
 
-    def _take(self, comm: Any, flat: torch.Tensor, rank: int, tag: int) -> Any:
-        return comm.recv_async(as_bytes(flat), rank, tag=_counted(self._received, rank, tag))
+
+def _give(flat: torch.Tensor, rank: int, tag: int) -> Call:
+    return Call(lambda comm, number: comm.send_async(as_bytes(flat), rank, tag=number), ("to", rank), tag)
 
 
-def _counted(counts: DefaultDict[Tuple[int, int], int], rank: int, tag: int) -> int:
-    number = counts[rank, tag]
-    counts[rank, tag] = number + 1
-    return (tag if tag >= _OWN else tag * _IN_A_ROW) + number % _IN_A_ROW
+def _take(flat: torch.Tensor, rank: int, tag: int) -> Call:
+    return Call(lambda comm, number: comm.recv_async(as_bytes(flat), rank, tag=number), ("from", rank), tag)

@@ -85,22 +85,11 @@ def _chosen(known: Any, name: str, flat: torch.Tensor) -> ReduceOp:
     return chosen
 
 
-def joined(tensors: Sequence[torch.Tensor], what: str) -> torch.Tensor:
-    """Contiguous memory for all tensors of a list, one after the other, without their content."""
-    first = tensors[0]
-    for tensor in tensors:
-        check(tensor)
-        if tensor.dtype != first.dtype or tensor.numel() != first.numel():
-            raise Unsupported(f"{what}: tensors of one list have the same type and number of elements")
-    return torch.empty(first.numel() * len(tensors), dtype=first.dtype)
-
-
 def collected(tensors: Sequence[torch.Tensor], what: str) -> torch.Tensor:
     """The content of all tensors of a list, one after the other."""
-    flat = joined(tensors, what)
-    for part, tensor in zip(flat.split(tensors[0].numel() or 1), tensors):
-        part.copy_(host(tensor).flat)
-    return flat
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise Unsupported(f"{what}: tensors of one list have the same type")
+    return torch.cat([host(tensor).flat for tensor in tensors])
 
 
 def one(tensors: Any, what: str) -> Any:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Protocol, Seque
 import torch
 from torch.distributed import Work
 
-from .._errors import PCCLError
-from .._reduces import AsyncReduceHandle
-from ._errors import CollectiveError, failed
+from ._errors import CollectiveError
+from ._lanes import Operation
 
 if TYPE_CHECKING:
     from ._completion import Completion
@@ -30,6 +29,10 @@ def seconds(limit: Optional[timedelta]) -> Optional[float]:
 class Part(Protocol):
     """What a work waits for."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is in no queue any more."""
+
     def over(self, limit_s: float) -> bool:
         """Whether it is over within ``limit_s``, for good or bad."""
 
@@ -40,45 +43,20 @@ class Part(Protocol):
         """Gives it up, for all members, unless its outcome is decided."""
 
 
-class Operation:
-    """An operation of PCCL in flight."""
-
-    def __init__(self, what: str, handle: AsyncReduceHandle):
-        self._what, self._handle = what, handle
-
-    def over(self, limit_s: float) -> bool:
-        """As of a part."""
-        try:
-            return self._handle._result is not None or self._handle._is_over(int(limit_s * 1000))
-        except PCCLError:
-            # Awaiting it says the same.
-            return True
-
-    def end(self, limit_s: float) -> Optional[BaseException]:
-        """As of a part."""
-        self._handle.wait(max(limit_s, 0.0))
-        error = self._handle.error
-        return None if error is None else failed(self._what, error)
-
-    def abort(self) -> None:
-        """As of a part."""
-        try:
-            self._handle.abort()
-        except PCCLError:
-            # It is over.
-            pass
-
-
 class CollectiveWork(Work):
     """An operation in flight: what it consists of, and what is to be done when all of that has succeeded.
 
-    Whoever waits first drives it to its end. If somebody wants its future, the thread of the group does.
+    Whoever waits first drives it to its end; the thread of the group does if nobody waits, or somebody wants its future.
     """
 
     def __init__(self, what: str, parts: Sequence[Part], outputs: Sequence[torch.Tensor],
-                 finish: Sequence[Finish], limit_s: float, completion: "Completion", source: int = -1):
+                 finish: Sequence[Finish], limit_s: float, completion: "Completion",
+                 source: Callable[[], int] = lambda: -1):
         super().__init__()
         self._what, self._parts, self._outputs, self._source = what, list(parts), list(outputs), source
+        for part in self._parts:
+            if isinstance(part, Operation):
+                part.work = self
         self._finish: List[Finish] = list(finish)
         self._deadline = time.monotonic() + limit_s
         self._completion = completion
@@ -92,7 +70,7 @@ class CollectiveWork(Work):
 
     def is_completed(self) -> bool:
         """Whether it is over, for good or bad. Never waits."""
-        if not self._over.is_set() and self._all_done():
+        if not self._over.is_set() and self.over(0.0):
             # Over, so this does not wait.
             self._drive(1.0)
         return self._over.is_set()
@@ -111,7 +89,7 @@ class CollectiveWork(Work):
 
     def source_rank(self) -> int:
         """The rank that a ``recv`` got its tensor from."""
-        return self._source
+        return self._source()
 
     _source_rank = source_rank
 
@@ -120,6 +98,8 @@ class CollectiveWork(Work):
         beginning, it is given up for all members."""
         own = seconds(timeout)
         deadline = self._deadline if own is None else time.monotonic() + own
+        # The thread of the group looks at this one.
+        self._deadline = max(self._deadline, deadline)
         while not self._over.is_set():
             if self._future is None:
                 self._drive(deadline - time.monotonic())
@@ -151,7 +131,7 @@ class CollectiveWork(Work):
                 else:
                     # The first callback: who has waited finds the future done, and what it calls may wait as well.
                     self._future.add_done_callback(lambda _: self._over.set())
-                    self._completion.take(self)
+                    self._completion.hurry()
             return self._future
 
     def abort(self) -> None:
@@ -161,19 +141,25 @@ class CollectiveWork(Work):
 
     # ---- How it comes to its end
 
-    def advance(self, limit_s: float) -> bool:
-        """Waits for up to ``limit_s``, ends it if all parts or its time are over, and says whether it has ended."""
+    @property
+    def has_begun(self) -> bool:
+        """As of a part: whether none of its parts is in a queue."""
+        return all(part.has_begun for part in self._parts)
+
+    @property
+    def has_future(self) -> bool:
+        """Whether somebody wants its future."""
+        return self._future is not None
+
+    def advance(self) -> None:
+        """Ends it if all parts or its time are over, and nobody else is about to do that."""
         left = self._deadline - time.monotonic()
-        if left <= 0 or self.over(min(limit_s, left)):
-            self._drive(max(left, 0.0))
-        return self._over.is_set()
+        if left <= 0 or self.over(0.0):
+            self._drive(max(left, 0.0), blocking=False)
 
     def over(self, limit_s: float) -> bool:
         """As of a part: whether all parts are over within ``limit_s``."""
-        if self._over.is_set():
-            return True
-        with self._driver:
-            return all(part.over(limit_s) for part in self._parts)
+        return self._over.is_set() or all(part.over(limit_s) for part in self._parts)
 
     def end(self, limit_s: float) -> Optional[BaseException]:
         """As of a part."""
@@ -185,18 +171,13 @@ class CollectiveWork(Work):
             raise self._error
         return self._outputs
 
-    def _all_done(self) -> bool:
-        if not self._driver.acquire(blocking=False):
-            return False
-        try:
-            return all(part.over(0.0) for part in self._parts)
-        finally:
-            self._driver.release()
-
-    def _drive(self, limit_s: float) -> None:
-        """Waits for all parts for up to ``limit_s``, and gives up what is not over then."""
+    def _drive(self, limit_s: float, blocking: bool = True) -> None:
+        """Waits for all parts for up to ``limit_s``, and gives up what is not over then. Without ``blocking`` it leaves
+        that to another thread which does it already."""
         until = time.monotonic() + limit_s
-        with self._driver:
+        if not self._driver.acquire(blocking):
+            return
+        try:
             if self._over.is_set():
                 return
             error: Optional[BaseException] = None
@@ -206,6 +187,8 @@ class CollectiveWork(Work):
                     error = other
                     self.abort()
             self._end(error)
+        finally:
+            self._driver.release()
 
     def _end(self, error: Optional[BaseException]) -> None:
         if error is None:

@@ -1,0 +1,199 @@
+"""Operations of PCCL in flight, and the queues of those for which there is no room yet.
+
+A communicator has a limit for what is in flight; torch has none. What is beyond it waits, in the order of the calls:
+collectives in one lane, and the transfers to and from each other member in lanes of their own, so that no full lane
+holds up what it waits for itself.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable, Deque, Dict, Optional, Sequence, Tuple
+
+from .._enums import Result
+from .._errors import PCCLError, TimedOut
+from .._reduces import AsyncReduceHandle
+from ._errors import CollectiveError
+
+#: ``("all", 0)``, or the direction and the other member of a transfer.
+Lane = Tuple[str, int]
+ALL: Lane = ("all", 0)
+#: Operations that one communicator has in flight for the group, of the 1,024 that it may have; those of the program's own
+#: calls and of its segments are among them.
+_MOST = 896
+_MOST_COLLECTIVES = 256
+#: An error of PCCL as that of an operation of the group which has waited for some seconds.
+Explain = Callable[[str, PCCLError, float], CollectiveError]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation of PCCL that a call of torch consists of."""
+
+    #: Begins it; gets the communicator and the tag.
+    begin: Callable[[Any, int], AsyncReduceHandle]
+    lane: Lane = ALL
+    #: The tag of a transfer, as torch has it.
+    tag: int = 0
+
+
+class Operation:
+    """An operation of PCCL: in a queue, in flight, or over."""
+
+    def __init__(self, what: str, call: Call, tag: int, lanes: "Lanes"):
+        self.call, self._what, self._tag, self._lanes = call, what, tag, lanes
+        self._began = time.monotonic()
+        self._handle: Optional[AsyncReduceHandle] = None
+        self._error: Optional[Exception] = None
+        #: The work of torch that it is a part of.
+        self.work: Any = None
+        # Made when it is queued; without it, it has begun.
+        self.queued: Optional[threading.Event] = None
+        self.has_room = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is in no queue any more."""
+        return self.queued is None or self.queued.is_set()
+
+    def start(self, communicator: Any) -> None:
+        """Begins it. An error is that of the operation."""
+        try:
+            self._handle = self.call.begin(communicator, self._tag)
+        except PCCLError as error:
+            self._error = self._explained(error)
+        except Exception as error:
+            self._error = error
+
+    @property
+    def refused(self) -> Optional[Exception]:
+        """Why it could not begin."""
+        return self._error if self._handle is None else None
+
+    def over(self, limit_s: float) -> bool:
+        """As of a part."""
+        if self.queued is not None and not self.queued.wait(max(limit_s, 0.0)):
+            return False
+        if self._handle is None or self._handle._result is not None:
+            return True
+        try:
+            return self._handle._is_over(int(max(limit_s, 0.0) * 1000))
+        except PCCLError:
+            # Awaiting it says the same.
+            return True
+
+    def end(self, limit_s: float) -> Optional[BaseException]:
+        """As of a part."""
+        until = time.monotonic() + limit_s
+        if self.queued is not None and not self.queued.wait(max(limit_s, 0.0)) and self._lanes.drop(self):
+            text = "no room among the operations in flight, which have to end first"
+            self._error = self._explained(TimedOut(Result.INVALID_USAGE, self._what, text, cause="TimedOut"))
+        if self._handle is None:
+            return self._error
+        try:
+            self._handle.wait(max(until - time.monotonic(), 0.0))
+        finally:
+            if self._handle._result is not None:
+                self._lanes.leave(self)
+        error = self._handle.error
+        return None if error is None else self._explained(error)
+
+    def abort(self) -> None:
+        """As of a part."""
+        if self._lanes.drop(self):
+            self._error = CollectiveError(f"{self._what}: given up before there was room for it")
+        if self._handle is None:
+            return
+        try:
+            self._handle.abort()
+        except PCCLError:
+            # It is over.
+            pass
+
+    def _explained(self, error: PCCLError) -> CollectiveError:
+        return self._lanes.explain(self._what, error, time.monotonic() - self._began)
+
+
+class Lanes:
+    """What a group has in flight, and what waits for that to end."""
+
+    def __init__(self, communicator: Any, size: Callable[[], int], explain: Explain):
+        self._communicator, self._size, self.explain = communicator, size, explain
+        self._guard = threading.RLock()
+        self._flying: Dict[Lane, int] = {}
+        self._waiting: Dict[Lane, Deque[Operation]] = {}
+        #: Is told of the work of each operation that leaves its queue.
+        self.begun: Callable[[Any], None] = lambda work: None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self._waiting)
+
+    def enter(self, operations: Sequence[Operation], first: bool = False) -> None:
+        """Begins what there is room for, and queues the rest: behind what waits, or with ``first`` before it. Raises
+        the error of one that could not begin, and gives up the others."""
+        with self._guard:
+            for place, operation in enumerate(operations):
+                lane = operation.call.lane
+                if lane not in self._waiting and self._has_room(lane):
+                    self._start(operation)
+                    if operation.refused is not None:
+                        for other in operations[:place]:
+                            other.abort()
+                            other.end(0.0)
+                        raise operation.refused
+                    continue
+                operation.queued = threading.Event()
+                queue = self._waiting.setdefault(lane, deque())
+                (queue.appendleft if first else queue.append)(operation)
+
+    def leave(self, operation: Operation) -> None:
+        """An operation is over: others may begin."""
+        with self._guard:
+            if not operation.has_room:
+                return
+            self._release(operation)
+            for lane in [operation.call.lane, *self._waiting]:
+                while lane in self._waiting and self._has_room(lane):
+                    following = self._waiting[lane][0]
+                    self._start(following)
+                    self._out_of_queue(following)
+
+    def drop(self, operation: Operation) -> bool:
+        """Takes an operation out of its queue; whether it was in one. Its tag is left out: who waits for it in vain does
+        so by its own limit."""
+        with self._guard:
+            queue = self._waiting.get(operation.call.lane)
+            if queue is None or operation not in queue:
+                return False
+            self._out_of_queue(operation)
+            return True
+
+    def _out_of_queue(self, operation: Operation) -> None:
+        queue = self._waiting[operation.call.lane]
+        queue.remove(operation)
+        if not queue:
+            del self._waiting[operation.call.lane]
+        assert operation.queued is not None
+        operation.queued.set()
+        self.begun(operation.work)
+
+    def _has_room(self, lane: Lane) -> bool:
+        most = _MOST_COLLECTIVES
+        if lane != ALL:
+            most = max(1, (_MOST - _MOST_COLLECTIVES) // max(1, 2 * (self._size() - 1)))
+        return self._flying.get(lane, 0) < most and sum(self._flying.values()) < _MOST
+
+    def _start(self, operation: Operation) -> None:
+        lane = operation.call.lane
+        self._flying[lane] = self._flying.get(lane, 0) + 1
+        operation.has_room = True
+        operation.start(self._communicator)
+        if operation.refused is not None:
+            self._release(operation)
+
+    def _release(self, operation: Operation) -> None:
+        operation.has_room = False
+        self._flying[operation.call.lane] -= 1

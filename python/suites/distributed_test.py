@@ -1,0 +1,94 @@
+"""One run of torch's own ``DistributedTest`` over one transport; prints a line of JSON for each test.
+
+The suite is that of the installed torch. It asks for the backend ``gloo`` by name, and several of its tests do something
+only for that name, so over PCCL the name stands for the backend ``pccl``. ``run.py`` starts this and compares.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+import unittest
+from pathlib import Path
+
+
+def main() -> None:
+    transport, ranks, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
+    scratch = tempfile.mkdtemp()
+    os.environ.update(BACKEND="gloo", WORLD_SIZE=ranks, INIT_METHOD=f"file://{scratch}/init", TEMP_DIR=scratch)
+    os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "60")
+    import torch.distributed as dist
+    from torch.testing._internal.distributed import distributed_test
+
+    if transport == "pccl":
+        stand_for_gloo(dist)
+        # Events of torch's profiler with the name of Gloo, which Gloo writes itself.
+        distributed_test.PROFILING_SUPPORTED_BACKENDS.clear()
+        distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.clear()
+    suite = suite_of(distributed_test)
+    names = unittest.defaultTestLoader.getTestCaseNames(suite)
+    for name in [name for name in names if not wanted or name in wanted]:
+        began = time.monotonic()
+        outcome, why = outcome_of(suite, name, Path(scratch))
+        seconds = round(time.monotonic() - began, 1)
+        print("\n" + json.dumps({"test": name, "outcome": outcome, "why": why, "s": seconds}), flush=True)
+
+
+def stand_for_gloo(dist):
+    """Has torch make groups of PCCL where a program asks for Gloo, with the name and the number of that."""
+    import torch
+    from pccl.torch import PCCLProcessGroup
+    from pccl.torch._create import create
+
+    def created(given, chosen):
+        group = create(given, chosen)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, group._object)
+        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        return group
+
+    PCCLProcessGroup.getBackendName = lambda _: "gloo"
+    dist.Backend._ensure_backend_registered("gloo")
+    dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(created, True)
+
+
+def suite_of(module):
+    """The class of the suite, as torch's ``test_distributed_spawn.py`` makes it, but with ranks that are forked: three
+    imports of torch for each of hundreds of tests would be most of the time."""
+    import torch
+
+    class Suite(module.TestDistBackend, module.DistributedTest._DistTestBase):
+        def setUp(self):
+            super().setUp()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+    return Suite
+
+
+def outcome_of(suite, name, scratch):
+    """Runs one test: whether it passed, failed, or was skipped, and the reason. What the ranks print is looked at only
+    if it fails."""
+    result, output = unittest.TestResult(), scratch / "output"
+    kept = os.dup(1), os.dup(2)
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            suite(name).run(result)
+        except BaseException:
+            result.errors.append((None, traceback.format_exc()))
+        finally:
+            sys.stdout.flush()
+            for copy, number in zip(kept, (1, 2)):
+                os.dup2(copy, number)
+                os.close(copy)
+    if result.skipped:
+        return "skipped", result.skipped[0][1]
+    if not result.failures and not result.errors:
+        return "passed", ""
+    return "failed", (result.failures + result.errors)[0][1] + output.read_text(errors="replace")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Runs torch's own tests of ``torch.distributed`` over Gloo and over PCCL, and prints where they differ.
+
+    python python/suites/run.py                          # three ranks; some five minutes
+    python python/suites/run.py --ranks 2 3 4 --out results.json
+    python python/suites/run.py --only test_all_gather_coalesced_simple
+
+Needs an installed ``pccl`` and ``torch``, and ``expecttest``, which torch's tests import. Ends with status 1 if a test
+that passes over Gloo does not pass over PCCL.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+TRANSPORTS = ("gloo", "pccl")
+#: Longest time for one suite over one transport.
+PATIENCE_S = 3600
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[3], help="numbers of processes")
+    parser.add_argument("--only", nargs="+", default=[], metavar="TEST", help="only tests of these names")
+    parser.add_argument("--out", type=Path, help="a file for all outcomes, as JSON")
+    chosen = parser.parse_args()
+    rows, everything = [], {}
+    for ranks in chosen.ranks:
+        outcomes = {transport: run(transport, ranks, chosen.only) for transport in TRANSPORTS}
+        everything[str(ranks)] = outcomes
+        rows.append(compared(ranks, outcomes))
+    if chosen.out:
+        chosen.out.write_text(json.dumps(everything, indent=1) + "\n")
+    print("\n| Suite | Ranks | Passed over Gloo | Of these over PCCL | Skipped over both | Differences |")
+    print("|---|---|---|---|---|---|")
+    for row, _ in rows:
+        print(row)
+    sys.exit(any(worse for _, worse in rows))
+
+
+def run(transport, ranks, only):
+    """The outcomes of one run, by the name of the test."""
+    command = [sys.executable, str(Path(__file__).with_name("distributed_test.py")), transport, str(ranks), *only]
+    outcomes = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+        for line in process.stdout:
+            if not line.startswith("{"):
+                continue
+            outcome = json.loads(line)
+            outcomes[outcome["test"]] = outcome
+            if outcome["outcome"] != "skipped":
+                print(f"{transport} {ranks} {outcome['outcome']:8}{outcome['s']:6.1f} s  {outcome['test']}", flush=True)
+        if process.wait(PATIENCE_S) != 0:
+            raise SystemExit(f"the suite over {transport} ended with status {process.returncode}")
+    return outcomes
+
+
+def compared(ranks, outcomes):
+    """A row of the table, and whether PCCL is worse."""
+    theirs, ours = (outcomes[transport] for transport in TRANSPORTS)
+    passed = [name for name in theirs if theirs[name]["outcome"] == "passed"]
+    worse = [name for name in passed if ours[name]["outcome"] != "passed"]
+    better = [name for name in theirs if theirs[name]["outcome"] == "failed" and ours[name]["outcome"] == "passed"]
+    for name in worse:
+        print(f"\n--- {name}\n{ours[name]['why']}")
+    both = Counter(name for each in (theirs, ours) for name in each if each[name]["outcome"] == "skipped")
+    differences = [f"`{name}`: {ours[name]['outcome']}" for name in worse] + [f"`{name}`: only PCCL passes" for name in better]
+    row = (f"| `DistributedTest` | {ranks} | {len(passed)} | {len(passed) - len(worse)} | "
+           f"{sum(count == 2 for count in both.values())} | {', '.join(differences) or 'none'} |")
+    return row, bool(worse)
+
+
+if __name__ == "__main__":
+    main()

@@ -105,6 +105,7 @@ class Communicator(Training, Collectives, Sharing):
         self._handle = ctypes.c_void_p()
         self._schedule = Schedule.AUTOMATIC
         self._in_flight: Dict[int, AsyncReduceHandle] = {}
+        self._replicas: List[Any] = []
         self._next_tag = 0
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")

@@ -4,7 +4,7 @@ import copy
 import importlib
 import random
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
 
 from ._names import referred
 from ._state import SharedState, TensorInfo
@@ -31,10 +31,11 @@ class Rollback:
         self._keeps: List[Keep] = [_random_state]
         self._undo_state: List[Undo] = []
         self._undo: List[Undo] = []
+        self._trained: Any = None
         self._end: List[Undo] = []
         if "torch" in sys.modules:
             torch_rollback: Any = importlib.import_module("._torch_rollback", __package__)
-            trained = torch_rollback.Trained([*parts_of(state._source), *replicas], found)
+            self._trained = trained = torch_rollback.Trained([*parts_of(state._source), *replicas], found)
             self._of_state.append(trained.keep_state)
             self._keeps.append(trained.keep)
             self._end.append(trained.close)
@@ -50,13 +51,23 @@ class Rollback:
         """The try counts."""
         self._undo_state, self._undo = [], []
 
-    def undo(self, *, is_state_new: bool = False) -> None:
+    def undo(self, *, is_state_new: bool = False, was_whole: bool = False) -> None:
         """After a try that does not count, when nothing is in flight any more. If a sync has brought another state, that
-        is left alone."""
+        is left alone. A try that was whole has changed parameters, which is an error otherwise."""
+        if self._trained is not None and self._undo_state and not is_state_new and not was_whole:
+            self._trained.refuse_changed()
         undos = self._undo if is_state_new else [*self._undo_state, *self._undo]
         self.succeeded()
         for undo in undos:
             undo()
+
+    def gradients(self) -> Dict[str, bytes]:
+        """What is in the gradients now."""
+        return self._trained.contents() if self._trained is not None else {}
+
+    def spared_pointers(self) -> Set[int]:
+        """Where the tensors of the state are that are put back, such as buffers."""
+        return self._trained.buffer_pointers() if self._trained is not None else set()
 
     def close(self) -> None:
         """Lets go of the modules."""

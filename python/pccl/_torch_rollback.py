@@ -1,6 +1,6 @@
 """What a failed try of a step leaves behind in modules and scalers of torch."""
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 import torch
 
@@ -37,6 +37,7 @@ class Trained:
         self._gradients = Gradients(views)
         self._hooks = [module.register_forward_pre_hook(self._gradients.before_forward) for module in modules]
         self._buffers: Dict[Tuple[int, str], torch.Tensor] = {}
+        self._versions: List[Tuple[str, torch.Tensor, int]] = []
 
     def keep(self) -> Undo:
         """Gradients and scalers, before a try."""
@@ -52,17 +53,13 @@ class Trained:
     def keep_state(self) -> Undo:
         """What is part of the state, before a try."""
         # Looked at anew: layers may have been added, frozen, or replaced.
-        versions = [(name, parameter, parameter._version) for name, parameter in self._named()]
+        self._versions = [(name, parameter, parameter._version) for name, parameter in self._named()]
         undo_scalers = _keep_scalers(self._shared_scalers)
         buffers = [(layer._buffers, name, buffer, self._copy_of((id(layer), name), buffer))
                    for module in self._modules for layer in module.modules()
                    for name, buffer in layer._buffers.items() if buffer is not None]
 
         def undo() -> None:
-            for name, parameter, version in versions:
-                if parameter._version != version:
-                    raise RuntimeError(f"the step has changed {name} before a call that failed, so it cannot be made "
-                                       "again: change the shared state at the end of the step, after its last reduce")
             with torch.no_grad():
                 for owner, name, buffer, before in buffers:
                     buffer.copy_(before)
@@ -71,16 +68,31 @@ class Trained:
 
         return undo
 
+    def refuse_changed(self) -> None:
+        """After a failed try: parameters are not copied, so it must not have changed them."""
+        for name, parameter, version in self._versions:
+            if parameter._version != version:
+                raise RuntimeError(f"the step has changed {name} before a call that failed, so it cannot be made again: "
+                                   "change the shared state at the end of the step, after its last reduce")
+
+    def contents(self) -> Dict[str, bytes]:
+        """Of the gradients that are there now."""
+        return {f"the gradient of {name}": parameter.grad.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+                .tobytes() for name, parameter in self._named() if parameter.grad is not None}
+
+    def buffer_pointers(self) -> Set[int]:
+        """Where the buffers are."""
+        return {buffer.data_ptr() for module in self._modules for buffer in module.buffers()}
+
     def close(self) -> None:
         """Lets go of the modules."""
         for hook in self._hooks:
             hook.remove()
 
-    def _named(self) -> Iterable[Any]:
-        for module in self._modules:
-            yield from module.named_parameters()
-        yield from ((f"a parameter of shape {tuple(one.shape)}", one) for one in self._loose
-                    if not any(one is other for module in self._modules for other in module.parameters()))
+    def _named(self) -> List[Tuple[str, torch.Tensor]]:
+        named = [pair for module in self._modules for pair in module.named_parameters()]
+        known = {id(parameter) for _, parameter in named}
+        return named + [(f"a parameter of shape {tuple(one.shape)}", one) for one in self._loose if id(one) not in known]
 
     def _copy_of(self, place: Tuple[int, str], buffer: torch.Tensor) -> torch.Tensor:
         """Into the memory of the last copy, if it fits."""

@@ -12,6 +12,7 @@ from ._errors import PCCLError
 from ._log import info, warn
 from ._notice import Notice, wait_out
 from ._reduces import AsyncReduceHandle
+from ._repeat import Repeat, repeat_of
 from ._rollback import Rollback
 from ._sharing import Loan, Progress, Unchanged
 from ._state import SharedState
@@ -67,7 +68,8 @@ class Training:
         ``step`` or ``compute`` names, and the generators of random, numpy and torch. **Whatever else a try changes is
         the program's to put back**; ``restore`` takes what has ``state_dict`` and ``load_state_dict``, such as an
         optimiser or sampler outside of the state, and dicts, lists, arrays and generators, which are copied before each
-        try.
+        try. With ``PCCL_CHECK_RETRY=1`` in the environment of all peers each step is made twice, and what differs is the
+        error ``NotRepeatable``.
 
         With ``compute``, which all peers have or none, newcomers join without a stop. ``compute()`` does what takes long
         and returns it; it only reads the state, which is lent meanwhile: newcomers fetch it. Then whoever holds it is
@@ -91,9 +93,11 @@ class Training:
             integer(min_world, "min_world", 1, U32)
         goes_on = more if more is not None else _until(state, integer(steps, "steps", 0, (1 << 64) - 1))
         fetched = None if compute is None else state
-        rollback = Rollback(state, self._replicas, restore, [step] if compute is None else [step, compute])
+        functions = [step] if compute is None else [step, compute]
+        rollback = Rollback(state, self._replicas, restore, functions)
+        repeat = repeat_of(self, state, rollback, functions)  # type: ignore[arg-type]
         try:
-            self._train(_Loop(step, compute, state, chosen, goes_on, rollback), min_world, fetched)
+            self._train(_Loop(step, compute, state, chosen, goes_on, rollback, repeat), min_world, fetched)
         finally:
             rollback.close()
 
@@ -153,8 +157,7 @@ class Training:
         if not loop.goes_on():
             return
         loop.rollback.begin()
-        loop.step()
-        loop.succeeded()
+        loop.make(loop.step, loop.step)
         # At the end of a step: a newcomer begins with the sync, and so do the others after this. Nobody is let in at
         # the end.
         if loop.goes_on() and self.are_peers_pending():
@@ -172,8 +175,7 @@ class Training:
             # Before the state changes, so that a newcomer holds it. Each sync is followed by this question, also that of
             # a newcomer, so that all make the same calls.
             if not self.are_peers_pending():
-                loop.step(work)
-                loop.succeeded()
+                loop.make(lambda: loop.step(work), lambda: loop.step(compute() if computed else None))
                 return
             self.update_topology()
             if self.sync_shared_state(loop.state, loop.strategy).rx_bytes > 0:
@@ -222,12 +224,17 @@ class _Loop:
     """What ``run`` was called with."""
 
     def __init__(self, step: Callable[..., Any], compute: Optional[Callable[[], Any]], state: SharedState,
-                 strategy: SharedStateSyncStrategy, goes_on: Callable[[], bool], rollback: Rollback):
+                 strategy: SharedStateSyncStrategy, goes_on: Callable[[], bool], rollback: Rollback,
+                 repeat: Optional[Repeat]):
         self.step, self.compute, self.state, self.strategy = step, compute, state, strategy
-        self.goes_on, self.rollback = goes_on, rollback
+        self.goes_on, self.rollback, self.repeat = goes_on, rollback, repeat
 
-    def succeeded(self) -> None:
-        """After a step: the state is that of the next revision."""
+    def make(self, attempt: Callable[[], None], again: Callable[[], None]) -> None:
+        """The step, after which the state is that of the next revision."""
+        if self.repeat is None:
+            attempt()
+        else:
+            self.repeat.make(attempt, again)
         self.rollback.succeeded()
         self.state.push_revision()
 

@@ -73,6 +73,7 @@ from ._master_node import MasterNode
 from ._notice import Notice
 from ._optimizers import materialise_optimizer
 from ._reduces import AsyncReduceHandle
+from ._repeat import NotRepeatable
 from ._sharing import Loan
 from ._state import Box, SharedState, TensorInfo
 
@@ -95,7 +96,7 @@ __all__ = [
     "Decision", "DeviceType", "DistributionHint", "Dropped", "Fenced", "GlobalIteration", "GroupBroken",
     "InternalError", "InvalidArgument", "InvalidBuffer", "InvalidUsage", "IterationError", "Loan", "MasterLost",
     "MasterNode",
-    "Member", "Mismatch", "NoQuorum", "NotConnected", "NotFinite", "NotMember", "Notice",
+    "Member", "Mismatch", "NoQuorum", "NotConnected", "NotFinite", "NotMember", "NotRepeatable", "Notice",
     "Optimized", "OutcomeUnknown",
     "PCCLError", "PeerLost", "PeerNorm", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor",
     "ReduceInfo",

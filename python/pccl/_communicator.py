@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from ctypes import byref
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union, overload
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union, overload
 from uuid import UUID
 
 from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
@@ -105,6 +105,8 @@ class Communicator(Training, Collectives, Sharing):
         self._handle = ctypes.c_void_p()
         self._schedule = Schedule.AUTOMATIC
         self._in_flight: Dict[int, AsyncReduceHandle] = {}
+        self._replicas: List[Any] = []
+        self._before_launch: Optional[Callable[[], None]] = None
         self._next_tag = 0
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")
@@ -444,6 +446,8 @@ class Communicator(Training, Collectives, Sharing):
         self._next_tag = 0
 
     def _tag(self, tag: Optional[int]) -> int:
+        if self._before_launch is not None:
+            self._before_launch()
         if tag is not None:
             return integer(tag, "tag", 0, U64)
         number, self._next_tag = self._next_tag, (self._next_tag + 1) % _TAGS

@@ -21,6 +21,8 @@ class Entry:
         self.name, self.pointer, self.count, self.dtype, self.owner = name, pointer, count, dtype, owner
         #: Carries a copy, or a number, back to where it came from.
         self.finish = finish
+        #: Of numbers: sets them to what they were at the end of the sync.
+        self.put_back: Optional[Callable[[], None]] = None
         self.allow_content_inequality = False
         self.device_type = DeviceType.CPU
         #: For files, where it is known.
@@ -53,13 +55,18 @@ def number_entry(name: str, value: Any, setter: Setter) -> Entry:
     before = bytes(memory)
     kind = type(value) if type(value).__module__ == "numpy" else None
 
+    def put_back() -> None:
+        number = _unpacked(memory)
+        setter(number if kind is None else kind(number))
+
     def finish() -> None:
         if memory != before:
-            number = _unpacked(memory)
-            setter(number if kind is None else kind(number))
+            put_back()
 
     view = view_of(memory, True)
-    return Entry(name, view.pointer, len(memory), DataType.UINT8, view, finish=finish)
+    entry = Entry(name, view.pointer, len(memory), DataType.UINT8, view, finish=finish)
+    entry.put_back = put_back
+    return entry
 
 
 def _packed(name: str, value: Any) -> bytes:

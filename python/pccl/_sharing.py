@@ -85,6 +85,7 @@ class Sharing:
         if info.rx_bytes > 0:
             captured.finish()
         shared_state.revision = captured.c.revision
+        shared_state._numbers = [entry.put_back for entry in captured.entries if entry.put_back is not None]
         self._begin_tags()
         return SharedStateSyncInfo(info.tx_bytes, info.rx_bytes, info.came_ahead)
 

@@ -95,6 +95,8 @@ class SharedState:
             raise ValueError("a shared state has at least one tensor")
         self._source = source
         self.revision = revision
+        #: Set the numbers to what they were at the end of the last sync.
+        self._numbers: List[Callable[[], None]] = []
         # What cannot be part of a state is found out now.
         self._capture()
 
@@ -331,4 +333,12 @@ def _stateful(prefix: str, owner: Any) -> Iterator[Entry]:
         owner.load_state_dict(state)
 
     last.finish = finish
+    put_last = last.put_back
+
+    def put_back() -> None:
+        if put_last is not None:
+            put_last()
+        owner.load_state_dict(state)
+
+    last.put_back = put_back
     yield last

@@ -3,7 +3,7 @@
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union
 
 from ._arguments import U32, integer, milliseconds
 from ._descriptors import SharedStateSyncInfo, World
@@ -12,6 +12,8 @@ from ._errors import PCCLError
 from ._log import info, warn
 from ._notice import Notice, wait_out
 from ._reduces import AsyncReduceHandle
+from ._repeat import Repeat, repeat_of
+from ._rollback import Rollback
 from ._sharing import Loan, Progress, Unchanged
 from ._state import SharedState
 
@@ -23,6 +25,8 @@ class Training:
     """What a communicator does to keep a training going, over calls that it has."""
 
     _in_flight: Dict[int, AsyncReduceHandle]
+    #: Modules around those of a state, such as DDP, whose gradients a failed step leaves behind, too.
+    _replicas: List[Any]
 
     if TYPE_CHECKING:
         @property
@@ -45,7 +49,7 @@ class Training:
     def run(self, step: Callable[..., Any], *, state: SharedState, steps: Optional[int] = None,
             more: Optional[Callable[[], bool]] = None, min_world: Union[int, Callable[[], int]] = 2,
             strategy: Union[SharedStateSyncStrategy, str] = SharedStateSyncStrategy.ENFORCE_POPULAR,
-            compute: Optional[Callable[[], Any]] = None) -> None:
+            compute: Optional[Callable[[], Any]] = None, restore: Iterable[Any] = ()) -> None:
         """Trains: connects, waits for peers, makes steps, and makes good what fails: a peer that dies, a master that is
         started again. Peers may be started before their master.
 
@@ -58,6 +62,14 @@ class Training:
         them fails, the whole turn is made again, from the sync on. ``min_world`` may also be a function, which is asked
         before each turn, for a training that wants more peers in its beginning, say. Reduces that are then in flight
         are given up.
+
+        Before a step is made again, what the failed try has changed beside the arrays and tensors of the state is put
+        back: gradients and buffers of modules in the state, its numbers, each ``GradScaler`` and random generator that
+        ``step`` or ``compute`` names, and the generators of random, numpy and torch. **Whatever else a try changes is
+        the program's to put back**; ``restore`` takes what has ``state_dict`` and ``load_state_dict``, such as an
+        optimiser or sampler outside of the state, and dicts, lists, arrays and generators, which are copied before each
+        try. With ``PCCL_CHECK_RETRY=1`` in the environment of all peers each step is made twice, and what differs is the
+        error ``NotRepeatable``.
 
         With ``compute``, which all peers have or none, newcomers join without a stop. ``compute()`` does what takes long
         and returns it; it only reads the state, which is lent meanwhile: newcomers fetch it. Then whoever holds it is
@@ -81,9 +93,18 @@ class Training:
             integer(min_world, "min_world", 1, U32)
         goes_on = more if more is not None else _until(state, integer(steps, "steps", 0, (1 << 64) - 1))
         fetched = None if compute is None else state
+        functions = [step] if compute is None else [step, compute]
+        rollback = Rollback(state, self._replicas, restore, functions)
+        repeat = repeat_of(self, state, rollback, functions)  # type: ignore[arg-type]
+        try:
+            self._train(_Loop(step, compute, state, chosen, goes_on, rollback, repeat), min_world, fetched)
+        finally:
+            rollback.close()
+
+    def _train(self, loop: "_Loop", min_world: Union[int, Callable[[], int]], fetched: Optional[SharedState]) -> None:
         failures = 0
         error: Optional[PCCLError] = None
-        while goes_on():
+        while loop.goes_on():
             peers = integer(min_world() if callable(min_world) else min_world, "min_world", 1, U32)
             # Outside of the try: recover tries again by itself, for as long as that is of use.
             if error is not None:
@@ -93,12 +114,15 @@ class Training:
             error = None
             try:
                 self._wait_for(peers)
-                if compute is None:
-                    self._turn(step, state, chosen, goes_on)
+                if loop.compute is None:
+                    self._turn(loop)
                 else:
-                    self._lent_turn(step, compute, state, chosen, goes_on)
+                    self._lent_turn(loop, loop.compute)
                 failures = 0
             except PCCLError as failed:
+                # What is in flight would be put back over this, when it is given up.
+                self._give_up()
+                loop.rollback.undo()
                 if failed.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
                     raise
                 if failed._is_logged:
@@ -127,38 +151,38 @@ class Training:
         if world.global_size < wanted:
             self.wait_for_world(wanted)
 
-    def _turn(self, step: Callable[[], Any], state: SharedState, strategy: SharedStateSyncStrategy,
-              goes_on: Callable[[], bool]) -> None:
-        self.sync_shared_state(state, strategy)
+    def _turn(self, loop: "_Loop") -> None:
+        self.sync_shared_state(loop.state, loop.strategy)
         # The state of the others may be that of the end.
-        if not goes_on():
+        if not loop.goes_on():
             return
-        step()
-        state.push_revision()
+        loop.rollback.begin()
+        loop.make(loop.step, loop.step)
         # At the end of a step: a newcomer begins with the sync, and so do the others after this. Nobody is let in at
         # the end.
-        if goes_on() and self.are_peers_pending():
+        if loop.goes_on() and self.are_peers_pending():
             self.update_topology()
 
-    def _lent_turn(self, step: Callable[[Any], Any], compute: Callable[[], Any], state: SharedState,
-                   strategy: SharedStateSyncStrategy, goes_on: Callable[[], bool]) -> None:
+    def _lent_turn(self, loop: "_Loop", compute: Callable[[], Any]) -> None:
         computed, work = False, None
-        came = self.sync_shared_state(state, strategy).came_ahead
-        while goes_on():
+        came = self.sync_shared_state(loop.state, loop.strategy).came_ahead
+        loop.rollback.begin()
+        while loop.goes_on():
             if not computed and not came:
-                with self.lend(state, unchanged=True):
+                with self.lend(loop.state, unchanged=True):
                     work = compute()
                 computed = True
             # Before the state changes, so that a newcomer holds it. Each sync is followed by this question, also that of
             # a newcomer, so that all make the same calls.
             if not self.are_peers_pending():
-                step(work)
-                state.push_revision()
+                loop.make(lambda: loop.step(work), lambda: loop.step(compute() if computed else None))
                 return
             self.update_topology()
-            if self.sync_shared_state(state, strategy).rx_bytes > 0:
+            if self.sync_shared_state(loop.state, loop.strategy).rx_bytes > 0:
                 # The others have another state: what was computed is of no use.
                 computed, came, work = False, False, None
+                loop.rollback.undo(is_state_new=True)
+                loop.rollback.begin()
 
     def recover(self, error: PCCLError, *, min_world: int = 2, state: Optional[SharedState] = None) -> None:
         """Does what ``error`` asks for, so that the step in which it happened can be made again, from its sync on:
@@ -176,7 +200,8 @@ class Training:
             raise error
         self._recover(error.remedy, peers, state)
 
-    def _recover(self, remedy: Remedy, peers: int, state: Optional[SharedState]) -> None:
+    def _give_up(self) -> None:
+        """Ends what is in flight, which puts back what it has written over."""
         for handle in list(self._in_flight.values()):
             try:
                 handle.abort()
@@ -184,12 +209,34 @@ class Training:
                 # It is over, and so is the connection that it belonged to.
                 pass
             handle.wait(float("inf"))
+
+    def _recover(self, remedy: Remedy, peers: int, state: Optional[SharedState]) -> None:
+        self._give_up()
         if state is None:
             self._blocking("recover", "pcclRecover", remedy.value, peers)
         else:
             self._recover_with_state(remedy.value, peers, state)
         if remedy is not Remedy.RETRY:
             self._begin_tags()
+
+
+class _Loop:
+    """What ``run`` was called with."""
+
+    def __init__(self, step: Callable[..., Any], compute: Optional[Callable[[], Any]], state: SharedState,
+                 strategy: SharedStateSyncStrategy, goes_on: Callable[[], bool], rollback: Rollback,
+                 repeat: Optional[Repeat]):
+        self.step, self.compute, self.state, self.strategy = step, compute, state, strategy
+        self.goes_on, self.rollback, self.repeat = goes_on, rollback, repeat
+
+    def make(self, attempt: Callable[[], None], again: Callable[[], None]) -> None:
+        """The step, after which the state is that of the next revision."""
+        if self.repeat is None:
+            attempt()
+        else:
+            self.repeat.make(attempt, again)
+        self.rollback.succeeded()
+        self.state.push_revision()
 
 
 def _leave(training: "weakref.ref[Training]", notice: Notice, within_s: float) -> None:

@@ -1,9 +1,10 @@
 """The backend ``pccl`` of ``torch.distributed``: docs/pytorch.md."""
 
 from ._create import Options, register
-from ._elastic import Elastic, data_parallel, elastic
+from ._elastic import Elastic, elastic
 from ._errors import CollectiveError, Unsupported
 from ._group import PCCLProcessGroup
+from ._replica import data_parallel
 from ._work import CollectiveWork
 
 register()

@@ -1,5 +1,6 @@
 """Training with whoever is there: no list of members, no rank that must not die."""
 
+import functools
 import os
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,6 +14,7 @@ from .._state import SharedState
 from ._create import Options
 from ._errors import CollectiveError
 from ._group import PCCLProcessGroup
+from ._replica import data_parallel
 
 
 def elastic(address: str, timeout: Optional[timedelta] = None, **settings: Any) -> "Elastic":
@@ -60,23 +62,29 @@ class Elastic:
 
     def data_parallel(self, module: torch.nn.Module, **settings: Any) -> torch.nn.parallel.DistributedDataParallel:
         """``data_parallel`` over this group."""
-        return data_parallel(module, self.group, **settings)
+        replica = data_parallel(module, self.group, **settings)
+        self.communicator._replicas.append(replica)
+        return replica
 
     def run(self, step: Callable[..., Any], *, state: SharedState, **settings: Any) -> None:
         """``Communicator.run`` for a step that calls torch: it syncs ``state``, calls ``step``, lets in who waits, and
-        makes the step again when a member was lost. A step may change the model at its end only, as ``optimizer.step()``
-        after ``backward()`` does."""
+        makes the step again when a member was lost, from the gradients, buffers, scalers and random numbers that the
+        first try began with. A step may change parameters at its end only, as ``optimizer.step()`` after ``backward()``
+        does."""
 
+        @functools.wraps(step)
         def translated(*computed: Any) -> None:
             self.group.forget_errors()
             try:
                 step(*computed)
-            except RuntimeError as error:
+            except Exception as error:
+                self.group.drain()
+                for replica in self.communicator._replicas:
+                    replica.begin_again()
                 # Errors that have come through the C++ of torch are but text; the group knows what they were.
                 known = error if isinstance(error, CollectiveError) else self.group.last_error
-                if known is None or known.error is None:
+                if not isinstance(error, RuntimeError) or known is None or known.error is None:
                     raise
-                self.group.drain()
                 raise known.error from error
 
         self.communicator.run(translated, state=state, **settings)
@@ -91,30 +99,3 @@ class Elastic:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def data_parallel(module: torch.nn.Module, group: Any = None,
-                  **settings: Any) -> torch.nn.parallel.DistributedDataParallel:
-    """``DistributedDataParallel`` for a group whose members change: it makes no collective calls when it is made, has
-    the same buckets from the first step on, and averages over the members of the moment. Newcomers have to have the
-    parameters of the others before their first step."""
-    chosen = dist.group.WORLD if group is None else group
-    # Buckets that are built anew after the first step would differ between newcomers and others; torch keeps them as
-    # they are when it looks for unused parameters.
-    ddp = torch.nn.parallel.DistributedDataParallel(module, process_group=chosen, init_sync=False,
-                                                    find_unused_parameters=True, **settings)
-    ddp.register_comm_hook(chosen, _averaged)
-    return ddp
-
-
-def _averaged(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    opts = dist.AllreduceOptions()
-    opts.reduceOp = dist.ReduceOp.AVG
-    future: torch.futures.Future[torch.Tensor] = group.allreduce([bucket.buffer()], opts).get_future().then(_first)
-    return future
-
-
-def _first(future: Any) -> torch.Tensor:
-    tensor: torch.Tensor = future.value()[0]
-    return tensor
-

@@ -1,0 +1,75 @@
+"""A step that is made again: what the try before has left behind counts for nothing."""
+
+import pytest
+from torch_programs import finish, go, line, ranks  # noqa: F401
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.distributed")
+if not dist.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+#: A layer of 64 MiB, in whose reduce the victim dies as soon as it has received something. It sends slowly, so that the
+#: others cannot be ready by then.
+KILLED = """
+    import os, signal, socket
+    SO_MAX_PACING_RATE = 47
+    def send_slowly():
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            try:
+                with socket.socket(fileno=os.dup(fd)) as own:
+                    own.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 8 << 20)
+            except OSError:
+                pass  # No socket.
+    run = pccl.torch.elastic(where)
+    reduced = []
+    class Dies(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+        @staticmethod
+        def backward(context, grad):
+            if rank == 1 and state.revision == 3:
+                assert tries == 4
+                while bool((reduced[-1][::4096] == 1).all()):
+                    pass
+                os.kill(os.getpid(), signal.SIGKILL)
+            return grad
+    allreduce = run.group.allreduce
+    def recording(tensors, opts):
+        if tensors[0].numel() == 1 << 24:
+            reduced[:] = tensors
+        return allreduce(tensors, opts)
+    run.group.allreduce = recording
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            # Each is as large as a bucket.
+            self.first = torch.nn.Parameter(torch.zeros(1 << 18))
+            self.second = torch.nn.Parameter(torch.zeros(1 << 24))
+        def forward(self):
+            return Dies.apply(self.first).sum() + self.second.sum()
+    net = Net()
+    ddp, optimizer = run.data_parallel(net, bucket_cap_mb=1), torch.optim.SGD(net.parameters(), lr=1.0)
+    state = pccl.SharedState.of(net, optimizer)
+    tries = 0
+    def step():
+        global tries
+        tries += 1
+        if rank == 1 and state.revision == 3:
+            send_slowly()
+        ddp().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run.run(step, state=state, steps=6, min_world=lambda: size if state.revision == 0 else 2)
+    w = {net.first.min().item(), net.first.max().item(), net.second.min().item(), net.second.max().item()}
+    say(f"after {state.revision} steps and {tries} tries w is {w}")
+    run.close()
+    """
+
+
+def test_a_step_that_is_made_again_begins_from_clean_gradients(ranks, master):  # noqa: F811
+    peers = ranks(3, master, KILLED)
+    rest = [peers[0], peers[2]]
+    for peer in rest:
+        assert line(peer, "after") == "after 6 steps and 7 tries w is {-6.0}"
+    finish(rest)

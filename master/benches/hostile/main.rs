@@ -1,5 +1,6 @@
 //! What those cost a master who mean it ill, with the run key and without: the memory that its process takes at most,
-//! when a silent peer is dropped, how long honest peers wait for answers, and how many newcomers 100 ms away are served.
+//! when a silent peer is dropped, how long honest peers wait for answers, and how many newcomers are served that are
+//! 100 ms away.
 //!
 //! `cargo bench -p pccl-master --bench hostile -- calm packets questions beats joins slow networks block`
 //! Without names it runs all. Names with `:key` or `:plain` run in one mode only. `block` needs a network namespace of

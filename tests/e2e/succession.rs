@@ -316,6 +316,34 @@ fn a_forced_take_over_beside_living_members_ends_with_one_that_acts() {
     }
 }
 
+/// The first master was started without a list and a journal. Started again after another one has taken over, it takes
+/// nobody into a second run, says so, and newcomers find the run that there is.
+#[test]
+fn a_first_master_that_is_started_again_begins_no_second_run() {
+    let mut run = Run::new(3, 2);
+    let first = run.fleet.address.clone();
+    run.kill_master();
+    run.fleet.reduce(Spec::sum(1000, 1));
+    run.await_successor();
+    let again = MasterProcess::start(&run.fleet.config);
+    let is_told = |status: &Status| {
+        let text = status.lead.text.as_ref().map(ToString::to_string).unwrap_or_default();
+        !status.lead.acts && text.contains("so this one begins none") && text.contains("--standby-of")
+    };
+    await_one(std::slice::from_ref(&first), "it begins a second run", is_told);
+    let all = format!("{first},{}", run.masters());
+    let acting = std::mem::replace(&mut run.fleet.address, all);
+    let newcomer = run.fleet.spawn(&[]);
+    run.fleet.address = acting;
+    run.fleet[newcomer].send("connect");
+    (0..newcomer).for_each(|peer| run.fleet[peer].send("wait 4 0"));
+    run.fleet.answers().into_iter().for_each(|answer| drop(answer.good()));
+    // Without those that know a run it takes newcomers.
+    drop((run.standbys, run.fleet.process.take()));
+    await_one(std::slice::from_ref(&first), "it takes nobody in", |status| status.lead.acts);
+    drop(again);
+}
+
 /// One that may have been deposed does not say that it acts.
 #[test]
 fn a_master_of_which_nothing_leaves_does_not_say_that_it_acts() {

@@ -51,6 +51,10 @@ impl EventLoop {
                 self.take_standby(key, asked);
                 Err(Progress::More)
             }
+            C2m::Register(_) if self.is_second_run().is_some() => {
+                self.send_to_other_run(key);
+                Err(Progress::Drained)
+            }
             C2m::Register(_) if self.state.registered().count() >= self.room.peers => {
                 let reason = KickReason::new(KickCode::Full, self.room.text());
                 self.take(Input::Refused { client: ClientKey(key), reason });

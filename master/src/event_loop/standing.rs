@@ -476,6 +476,7 @@ impl EventLoop {
         if let Some(keeper) = &mut self.keeper {
             // Until enough know the first list of this term, one of these may take over in a newer one.
             keeper.feeds.note_places(&copies);
+            keeper.feeds.inquiry.note_listed(self.run, &standing.search);
         }
         self.go_on();
         for (key, conn, asked) in guests {

@@ -79,8 +79,8 @@ pub(crate) struct Client {
     pub(crate) remote: IpAddr,
     /// Numbered packets of it that have come.
     pub(crate) received: u64,
-    /// The newest term that it may know, and the most packets to it that it may have had, when it comes back, if what it
-    /// knows more is lost.
+    /// The newest term that it may know, and the most packets to it that it may have had, when it comes back, if what
+    /// it knows more is lost.
     pub(crate) at_most: Option<(Term, u64)>,
     /// The number of the last packet to it that is known to have come.
     pub(crate) before: u64,

@@ -78,8 +78,8 @@ pub(super) enum Message {
         copy: CopyId,
         acts_soon: bool,
     },
-    /// The answer of one that stands by: whether it objects to another one that acts by an operator's word, and how much
-    /// it knows.
+    /// The answer of one that stands by: whether it objects to another one that acts by an operator's word, and how
+    /// much it knows.
     StandsBy {
         objects: bool,
         age: (Term, u64),

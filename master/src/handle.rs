@@ -32,6 +32,9 @@ use tinysockets::{
     relay::Relay,
 };
 
+/// How long it is waited for an address that another process has, and how often it is tried.
+const ADDRESS_WAIT: Duration = Duration::from_secs(10);
+const ADDRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Time in which the name of the address to listen on must be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events of operations that the flight recorder keeps: a master sees those of all peers.
@@ -267,8 +270,27 @@ fn listen(config: &MasterConfig) -> Result<Vec<std::net::TcpListener>, MasterErr
     if !is_open && !addresses.iter().all(|address| address.ip().to_canonical().is_loopback()) {
         return Err(MasterError::NoKey { listen: listen.to_owned() });
     }
-    listeners::bind_all(&addresses)
-        .map_err(|error| MasterError::Listen { listen: listen.to_owned(), error: Arc::new(error) })
+    let deadline = Instant::now() + ADDRESS_WAIT;
+    let mut is_first = true;
+    loop {
+        match listeners::bind_all(&addresses) {
+            // A master that is started again may find the one before, which is ending.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                if std::mem::take(&mut is_first) {
+                    let seconds = ADDRESS_WAIT.as_secs();
+                    log::warn!(
+                        "another process listens on {listen}: waiting {seconds} s at most for its end"
+                    );
+                }
+                thread::sleep(ADDRESS_INTERVAL);
+            }
+            bound => {
+                let failed =
+                    |error| MasterError::Listen { listen: listen.to_owned(), error: Arc::new(error) };
+                return bound.map_err(failed);
+            }
+        }
+    }
 }
 
 /// Says in the log where a master listens, and for whom.

@@ -2,7 +2,7 @@
 //! key, and who leads it.
 
 use pccl_protocol::{
-    C2m, GroupId, M2c, Rates, RatesRequest, RequestId, Status, is_hidden, limits::MAX_PACKET_BYTES,
+    C2m, GroupId, M2c, Rates, RatesRequest, RequestId, StandBy, Status, is_hidden, limits::MAX_PACKET_BYTES,
 };
 use std::{
     io::{self, Read, Write},
@@ -60,6 +60,13 @@ pub fn query_rates(
         M2c::Rates(rates) => Ok(rates),
         other => Err(other.name()),
     })
+}
+
+/// Tells a master that another run is known. Its answer is of no matter.
+pub(crate) fn tell_known_run(master: &str, key: Option<&RunKey>, word: StandBy, timeout: Duration) {
+    if let Err(error) = ask(master, key, timeout, &C2m::StandBy(word), |answer| Ok(answer.name())) {
+        log::debug!("{error}");
+    }
 }
 
 fn ask<T>(

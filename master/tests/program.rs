@@ -6,7 +6,7 @@ mod process;
 
 use common::{Client, PATIENCE, beat, launch};
 use pccl_master::Master;
-use pccl_protocol::{C2m, CopiesKnown, KickCode, M2c, Promise, Return, Term};
+use pccl_protocol::{C2m, CopiesKnown, CopyId, KickCode, M2c, Promise, Return, StandBy, Term};
 use process::{Program, command};
 use std::{
     io::{BufRead, BufReader, Write},
@@ -237,6 +237,25 @@ fn one_that_was_killed_goes_on_from_its_journal_and_one_that_was_stopped_does_no
     std::fs::write(directory.join("journal"), "something else").unwrap();
     refusal("remove it to begin a new run");
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// The process before is still ending: it is waited for, and that is said.
+#[test]
+fn a_port_that_becomes_free_is_waited_for() {
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap();
+    let arguments = ["--listen", &address.to_string()].map(str::to_owned);
+    let mut child =
+        command().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a program");
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said = log.find(|line| line.contains("another process listens on")).expect("it says so");
+    assert!(said.contains(&address.to_string()) && said.contains("10 s at most"), "{said}");
+    drop(busy);
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("pccl-master listening on {address}\n"));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
@@ -488,6 +507,57 @@ fn who_took_over_and_is_not_known_finds_out_that_another_one_acts() {
     let error = slow.wait().expect_err("it is none any more").to_string();
     assert!(error.contains(&format!("has taken over in term {term}")), "{error}");
     assert!(!fast.has_ended());
+}
+
+/// A standby that hears that another one is about to act by an operator's word asks for no promises, though more than
+/// half of the members are there, before it hears that the other one does not act.
+#[test]
+fn one_that_hears_of_a_forced_take_over_holds_its_own_back() {
+    let mut first = Program::start(&["--listen", "127.0.0.1:0", "--accept-standbys"]);
+    let (mut client, registered) = Client::register(first.address, 0);
+    let standby = Program::start(&["--listen", "127.0.0.1:0", "--standby-of", &first.address.to_string()]);
+    let known = client.wait_for("a list with a copy", |packet| match packet {
+        M2c::Copies(copies) if !copies.standbys.is_empty() => Some(copies),
+        _ => None,
+    });
+    client.send(&C2m::CopiesKnown(CopiesKnown { term: known.term, number: known.number }));
+    client.check_alive(1);
+    first.signal("KILL");
+    first.end();
+    let word = |acts_soon| {
+        let mut other = Client::connect(standby.address);
+        let (run, copy, port) = (registered.run, CopyId(7), 7);
+        other.send(&C2m::StandBy(StandBy { run, copy, advertised_host: None, port, acts_soon }));
+        other.wait_for("its answer", |packet| match packet {
+            M2c::StandsBy(answer) => Some(answer),
+            _ => None,
+        })
+    };
+    let began = Instant::now();
+    while word(true).acting.is_some() {
+        assert!(began.elapsed() < PATIENCE, "it hears one that is dead");
+    }
+    assert!(!word(true).acts_soon);
+    let (run, peer) = (registered.run, registered.peer);
+    let asked = C2m::Return(Return { run, peer, proof: None, received: 1, term: known.term });
+    let mut member = Client::connect(standby.address);
+    member.send(&asked);
+    // It says so several times, and asks for nothing.
+    for _ in 0..3 {
+        let text = member.wait_for("what it waits for", |packet| match packet {
+            M2c::StandsBy(answer) => Some(answer.text.to_string()),
+            M2c::Claim(claim) => panic!("{claim:?}"),
+            _ => None,
+        });
+        assert!(text.contains("127.0.0.1:7 was about to act without promises"), "{text}");
+    }
+    word(false);
+    let claim = member.wait_for("its claim", |packet| match packet {
+        M2c::Claim(claim) => Some(claim),
+        _ => None,
+    });
+    assert!(word(true).acts_soon, "one that has asked says so");
+    assert_eq!(claim.term, Term(1));
 }
 
 /// Comes to a standby until that asks for a promise, and gives it. The term that it acts in then.

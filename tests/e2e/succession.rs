@@ -287,6 +287,63 @@ fn a_standby_acts_by_an_operators_word_when_half_of_the_members_are_lost() {
     run.fleet.reduce(Spec::sum(10, 3));
 }
 
+/// An operator errs: all members live, and come to the other standby as well. One acts at the end, be it by promises or
+/// by that word, and no call fails.
+#[test]
+fn a_forced_take_over_beside_living_members_ends_with_one_that_acts() {
+    let place = Place::new("forced-early");
+    std::fs::create_dir_all(place.path()).expect("a directory");
+    for round in 0..3 {
+        let admin = place.path().join(format!("admin-{round}"));
+        let mut run = Run::with(MasterConfig { accept_standbys: true, ..config() }, 3, 1);
+        run.fleet.config.admin = Some(admin.clone());
+        run.stand_by();
+        run.fleet.reduce(Spec::sum(10, round));
+        run.fleet.send(format!("reduce {} 0 0", Spec::sum(1_000_000, round)));
+        run.kill_master();
+        let word = thread::spawn(move || pccl_master::force_take_over(&admin, WATCHDOG));
+        let answers = run.fleet.answers();
+        run.fleet.check(&[Spec::sum(1_000_000, round)], &answers);
+        let word = word.join().expect("an answer");
+        run.await_successor();
+        // The other one stands by for it, so it does not act.
+        let other = run.standbys[0].address().to_owned();
+        let (_, status) = await_one(std::slice::from_ref(&other), "it is alone", |status| !status.lead.acts);
+        run.fleet.await_status(&other);
+        assert!(run.fleet.reduce(Spec::sum(10, 3)).iter().all(|answer| answer.number("participants") == 3));
+        let after = status_at(&run.fleet.address).expect("it acts");
+        assert!(after.lead.acts && after.peers.len() == 3, "{word:?}: {status} {after}");
+    }
+}
+
+/// The first master was started without a list and a journal. Started again after another one has taken over, it takes
+/// nobody into a second run, says so, and newcomers find the run that there is.
+#[test]
+fn a_first_master_that_is_started_again_begins_no_second_run() {
+    let mut run = Run::new(3, 2);
+    let first = run.fleet.address.clone();
+    run.kill_master();
+    run.fleet.reduce(Spec::sum(1000, 1));
+    run.await_successor();
+    let again = MasterProcess::start(&run.fleet.config);
+    let is_told = |status: &Status| {
+        let text = status.lead.text.as_ref().map(ToString::to_string).unwrap_or_default();
+        !status.lead.acts && text.contains("so this one begins none") && text.contains("--standby-of")
+    };
+    await_one(std::slice::from_ref(&first), "it begins a second run", is_told);
+    let all = format!("{first},{}", run.masters());
+    let acting = std::mem::replace(&mut run.fleet.address, all);
+    let newcomer = run.fleet.spawn(&[]);
+    run.fleet.address = acting;
+    run.fleet[newcomer].send("connect");
+    (0..newcomer).for_each(|peer| run.fleet[peer].send("wait 4 0"));
+    run.fleet.answers().into_iter().for_each(|answer| drop(answer.good()));
+    // Without those that know a run it takes newcomers.
+    drop((run.standbys, run.fleet.process.take()));
+    await_one(std::slice::from_ref(&first), "it takes nobody in", |status| status.lead.acts);
+    drop(again);
+}
+
 /// One that may have been deposed does not say that it acts.
 #[test]
 fn a_master_of_which_nothing_leaves_does_not_say_that_it_acts() {

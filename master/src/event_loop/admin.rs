@@ -309,14 +309,12 @@ impl EventLoop {
 
     /// The answer to this operator comes later.
     fn wait_for_operator(&mut self, key: u64) -> Option<Result<String, String>> {
-        if self.operator.is_some() {
+        let connections = self.admin.as_mut().map(|admin| &mut admin.connections)?;
+        if self.operator.is_some_and(|other| connections.contains_key(&other)) {
             return Some(Err("another operator waits for an answer".into()));
         }
         self.operator = Some(key);
-        let connection = self.admin.as_mut().and_then(|admin| admin.connections.get_mut(&key));
-        if let Some(connection) = connection {
-            connection.deadline = Instant::now() + LATE_ANSWER;
-        }
+        connections.get_mut(&key)?.deadline = Instant::now() + LATE_ANSWER;
         None
     }
 

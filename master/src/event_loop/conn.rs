@@ -2,7 +2,7 @@
 
 use super::{half_open::HalfOpen, inbox::Inbox, recall::Place};
 use pccl_protocol::{
-    M2c,
+    M2c, Term,
     limits::{CONTROL_BUFFER_BYTES, MAX_KEPT_BYTES, MAX_THROWN_AWAY_BYTES, MIN_READ_BYTES, READER_WINDOW_MS},
 };
 use std::{
@@ -71,7 +71,7 @@ pub(super) struct Conn {
     /// Numbered packets of the client that have come.
     pub(super) received: u64,
     /// As in [`Place`], until it is back.
-    pub(super) at_most: Option<u64>,
+    pub(super) at_most: Option<(Term, u64)>,
     pub(super) queue: WriteQueue,
     /// Since when the client has been watched that does not read all: what had left then, and what it has to take.
     reader: Option<(Instant, u64, u64)>,

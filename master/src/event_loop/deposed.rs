@@ -1,10 +1,11 @@
-//! Finds out whether another master acts: one that slept, and whom nobody answers any more, may have a successor.
+//! Finds out whether another master acts: one that slept, and whom nobody answers any more, may have a successor. One
+//! that has taken over also looks at the places that it was started with: a master there may have begun another run.
 
-use super::{EventLoop, LoopEnd};
-use crate::operate::query_status;
+use super::{EventLoop, LoopEnd, feeder::Search};
+use crate::operate::{query_status, tell_known_run};
 use mio::Waker;
 use parking_lot::Mutex;
-use pccl_protocol::{RunId, Standby, Term};
+use pccl_protocol::{CopyId, RunId, StandBy, Standby, Status, Term};
 use std::{
     collections::BTreeSet,
     sync::{
@@ -26,6 +27,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Inquiry {
     /// Where those who may have taken over are.
     places: BTreeSet<String>,
+    /// Places that this master was started with, and what it says there.
+    listed: Vec<(String, StandBy)>,
     /// Since when nothing leaves.
     since: Option<Instant>,
     /// When they are asked next.
@@ -45,6 +48,13 @@ impl Inquiry {
         self.places.extend(standbys.iter().map(place));
     }
 
+    /// This one stood by for the masters at these places, and leads their run now.
+    pub(super) fn note_listed(&mut self, run: RunId, search: &Search) {
+        let (copy, port, acts_soon) = (CopyId::default(), search.port, false);
+        let word = StandBy { run, copy, advertised_host: search.advertised_host.clone(), port, acts_soon };
+        self.listed = search.masters.iter().map(|place| (place.to_string(), word.clone())).collect();
+    }
+
     /// Those places.
     pub(super) fn places(&self) -> &BTreeSet<String> {
         &self.places
@@ -56,16 +66,21 @@ impl Inquiry {
     }
 
     /// Asks all of them on a thread, unless that is under way or was done a moment ago.
-    fn ask(&mut self, run: RunId, term: Term, key: Option<RunKey>, waker: Arc<Waker>) {
+    fn ask(&mut self, is_in_doubt: bool, of: (RunId, Term), key: Option<RunKey>, waker: Arc<Waker>) {
         let now = Instant::now();
         let is_due = *self.next.get_or_insert(now + PAUSE) <= now;
-        if !is_due || self.places.is_empty() || self.desk.busy.swap(true, Ordering::AcqRel) {
+        if !is_due
+            || self.places.is_empty() && self.listed.is_empty()
+            || self.desk.busy.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         self.next = Some(now + PAUSE);
-        let (places, desk) = (self.places.clone(), Arc::clone(&self.desk));
+        let places = if is_in_doubt { self.places.clone() } else { BTreeSet::new() };
+        let (desk, listed) = (Arc::clone(&self.desk), self.listed.clone());
         let ask = move || {
-            let found = who_took_over(&places, (run, term), key.as_ref());
+            let found = who_took_over(&places, of, key.as_ref());
+            listed.iter().for_each(|(place, word)| tell_of_run(place, word, key.as_ref()));
             desk.busy.store(false, Ordering::Release);
             if found.is_some() {
                 *desk.found.lock() = found;
@@ -77,6 +92,14 @@ impl Inquiry {
             self.desk.busy.store(false, Ordering::Release);
             log::error!("cannot start a thread that asks other masters: {error}");
         }
+    }
+}
+
+/// Tells a master at this place of the run, if it leads another one that nobody is in.
+fn tell_of_run(place: &str, word: &StandBy, key: Option<&RunKey>) {
+    let is_other = |status: Status| status.run.0 != 0 && status.run != word.run && status.peers.is_empty();
+    if query_status(place, key, TIMEOUT).is_ok_and(is_other) {
+        tell_known_run(place, key, word.clone(), TIMEOUT);
     }
 }
 
@@ -103,12 +126,15 @@ impl EventLoop {
         let inquiry = &mut keeper.feeds.inquiry;
         if let Some(text) = inquiry.desk.found.lock().take() {
             self.ends_with = Some(LoopEnd::Deposed(text));
-        } else if keeper.office.is_letting_go() {
-            inquiry.since.get_or_insert_with(Instant::now);
+            return;
+        }
+        let is_in_doubt = keeper.office.is_letting_go();
+        inquiry.since = is_in_doubt.then(|| inquiry.since.unwrap_or_else(Instant::now));
+        if is_in_doubt || !inquiry.listed.is_empty() {
             let key = self.tickets.as_ref().map(|office| office.accepted().used);
-            inquiry.ask(self.run, keeper.office.term(), key, self.reactor.waker());
+            inquiry.ask(is_in_doubt, (self.run, keeper.office.term()), key, self.reactor.waker());
         } else {
-            (inquiry.since, inquiry.next) = (None, None);
+            inquiry.next = None;
         }
     }
 }

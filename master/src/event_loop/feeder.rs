@@ -1,6 +1,6 @@
 //! A thread that looks for the acting master and listens to it: what it says makes a copy of all that it knows.
 
-use super::recall::Recalled;
+use super::{forced::Intent, recall::Recalled};
 use crate::journal::{Entry, FORMAT, Opening, TakeError, take};
 use mio::Waker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -59,8 +59,8 @@ impl Following {
 pub(super) enum View {
     /// This process.
     Me,
-    /// One that stands by, what it knows, and whether it is about to act.
-    StandsBy(RunKnown, bool),
+    /// One that stands by, and its answer.
+    StandsBy(StandsBy),
     /// One that acts, or says no.
     Acts(String),
     /// Nobody.
@@ -89,6 +89,8 @@ pub(super) struct Heard {
     pub(super) why: String,
     /// This process asks for promises: it does not follow anybody.
     pub(super) is_frozen: bool,
+    /// This process is about to act without promises.
+    pub(super) intent: Option<Intent>,
     is_over: bool,
     breaker: Option<StreamBreaker>,
 }
@@ -122,10 +124,11 @@ impl Following {
     /// No member comes back to it that was told more.
     pub(super) fn forbid_more(&mut self) {
         self.recalled.end();
+        let term = self.recalled.past.copies.term;
         for place in self.recalled.places.values_mut() {
             let (before, kept) = place.queue.not_acknowledged();
-            let most = before + kept.len() as u64;
-            place.at_most = Some(place.at_most.map_or(most, |before| before.min(most)));
+            let (of_term, most) = place.at_most.unwrap_or((Term(u64::MAX), u64::MAX));
+            place.at_most = Some((of_term.min(term), most.min(before + kept.len() as u64)));
         }
     }
 
@@ -209,9 +212,10 @@ impl Listener {
                 }
                 let view = match self.follow(&place, &mut heard_one) {
                     Ok(StandsBy { process, .. }) if process == self.desk.process => View::Me,
-                    Ok(StandsBy { acting, knows, acts_soon, .. }) => {
-                        hint = acting.and_then(|acting| acting.as_str().parse().ok()).or(hint);
-                        View::StandsBy(knows, acts_soon)
+                    Ok(answer) => {
+                        hint =
+                            answer.acting.as_ref().and_then(|acting| acting.as_str().parse().ok()).or(hint);
+                        View::StandsBy(answer)
                     }
                     Err(why) => {
                         self.lost(&place, &why.0);
@@ -291,8 +295,9 @@ impl Listener {
         let mut stream = self.reach(place).map_err(nobody)?;
         let copy = draw_copy().map_err(|error| nobody(error.to_string()))?;
         let (run, newest) = self.newest();
+        let acts_soon = self.desk.heard.lock().intent.is_some();
         let Search { advertised_host, port, .. } = &self.search;
-        let asked = StandBy { run, copy, advertised_host: advertised_host.clone(), port: *port };
+        let asked = StandBy { run, copy, advertised_host: advertised_host.clone(), port: *port, acts_soon };
         send(&mut stream, &C2m::StandBy(asked)).map_err(nobody)?;
         let mut lesson =
             Lesson { place, copy, newest, feed: Vec::new(), coming: None, turn: None, acts: false };

@@ -16,6 +16,7 @@ use std::{
     mem,
     time::{Duration, Instant},
 };
+use tinysockets::address::HostPort;
 
 /// Bytes that may wait for one standby; one that is further behind is given up.
 const MAX_BEHIND_BYTES: usize = 128 << 20;
@@ -105,12 +106,14 @@ impl EventLoop {
             return self.take(refuse("a registered peer that wants to stand by"));
         }
         let Some(remote) = self.conns.get(&key).map(|conn| conn.remote) else { return };
+        if asked.run.0 != 0 && asked.run != self.run {
+            let host = asked.advertised_host.map_or_else(|| remote.ip().to_string(), |host| host.to_string());
+            self.note_other_run(asked.run, HostPort::new(&host, asked.port));
+            return self.take(refuse("this is the master of another run"));
+        }
         let Some(keeper) = self.keeper.as_mut().filter(|_| self.accepts_standbys) else {
             return self.take(refuse("this master takes nobody that stands by for it (--accept-standbys)"));
         };
-        if asked.run.0 != 0 && asked.run != self.run {
-            return self.take(refuse("this is the master of another run"));
-        }
         let host = asked.advertised_host.unwrap_or_else(|| Host::new(remote.ip().to_string()));
         let standby = Standby { copy: asked.copy, hosts: host.into(), port: asked.port };
         log::info!("{remote} stands by for this master, with the copy {}", standby.copy);
@@ -320,7 +323,15 @@ impl EventLoop {
         let journal = self.keeper.as_ref().and_then(Keeper::journal_status);
         // One that was deposed and does not know it must not say that it leads.
         let is_in_doubt = self.keeper.as_ref().is_some_and(|keeper| keeper.feeds.inquiry.is_in_doubt());
-        StatusLead { term: self.term(), acts: !is_in_doubt, standbys, text: self.what_is_held(), journal }
+        let second = self.is_second_run().map(Text::new);
+        let acts = !is_in_doubt && second.is_none();
+        StatusLead {
+            term: self.term(),
+            acts,
+            standbys,
+            text: second.or_else(|| self.what_is_held()),
+            journal,
+        }
     }
 
     /// What the master waits for beside its peers, in words.

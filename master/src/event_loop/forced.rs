@@ -1,8 +1,9 @@
 //! A master that stands by acts without the promises of others: the first of a list of masters when there is no run, or
 //! any at the word of an operator, when those who could promise are lost.
 //!
-//! Both say first that they are about to, and then ask all masters that they know. So of two that are about to at the
-//! same time, and reach each other, one at least hears of the other and does not.
+//! Both say first that they are about to, and ask all masters that they know. So of two that are about to at the same
+//! time, and reach each other, one at least hears of the other and does not. A standby that is asked for promises by
+//! then answers that it acts soon; any other one asks for none until it hears what has become of it.
 
 use super::{
     EventLoop,
@@ -10,14 +11,19 @@ use super::{
     standing::Standing,
 };
 use crate::office::Acting;
-use pccl_protocol::{CopyId, RunId, RunKnown, Term, limits::STANDBY_ADVICE_MS};
+use pccl_protocol::{
+    CopyId, RunId, StandBy, StandsBy, Term,
+    limits::{MAX_STANDBYS, STANDBY_ADVICE_MS},
+};
 use std::time::{Duration, Instant};
 use tinysockets::address::HostPort;
 
 /// How long the first of a list waits for those that it does not reach, before it begins a run.
 const UNREACHED: Duration = Duration::from_secs(10);
 /// How long an operator waits until others were looked for.
-const LOOK: Duration = Duration::from_secs(45);
+const LOOK: Duration = Duration::from_secs(55);
+/// Rounds of asking all others. One that begins to act closes its connections, and looks like nobody in one of them.
+const ROUNDS: u64 = 2;
 /// Nobody acts: after this time it is said what to do, and then again.
 const ADVICE: Duration = Duration::from_millis(STANDBY_ADVICE_MS);
 /// Terms that others may have asked for in vain, and which members may know, are below that of a forced take-over.
@@ -35,8 +41,9 @@ pub(super) struct Intent {
 
 impl Standing {
     fn intend(&mut self, is_forced: bool) {
-        let begun = self.feeder.heard().begun;
-        self.intent = Some(Intent { begun, since: Instant::now(), is_forced });
+        let mut heard = self.feeder.heard();
+        heard.intent = Some(Intent { begun: heard.begun, since: Instant::now(), is_forced });
+        drop(heard);
         self.feeder.look_now();
     }
 
@@ -59,7 +66,9 @@ impl Standing {
         let waited =
             heard.unheard_since.is_some_and(|since| now.saturating_duration_since(since) >= UNREACHED);
         let agrees = |view: &View| match view {
-            View::StandsBy(knows, acts_soon) => knows.run == RunId(0) && !acts_soon,
+            View::StandsBy(other) => {
+                other.knows.run == RunId(0) && !other.acts_soon && other.acting.is_none()
+            }
             View::Nobody(_) => waited,
             View::Me => true,
             View::Acts(_) => false,
@@ -73,22 +82,29 @@ impl Standing {
         if own.run == RunId(0) && self.own.fresh.is_none() {
             return Some("this master knows no run, and cannot begin one".into());
         }
-        self.others(heard).find_map(|(place, view)| match view {
-            View::Acts(text) => Some(format!("there is a master at {place}: {text}")),
-            View::StandsBy(_, true) => Some(format!("the master at {place} is about to act as well")),
-            View::StandsBy(RunKnown { run, .. }, _) if run.0 != 0 && own.run == RunId(0) => {
-                Some(format!("this master knows no run, and the one at {place} knows run {run}: use that one"))
+        self.others(heard).find_map(|(place, view)| {
+            let StandsBy { acting, acts_soon, knows, .. } = match view {
+                View::Acts(text) => return Some(format!("there is a master at {place}: {text}")),
+                View::Me | View::Nobody(_) => return None,
+                View::StandsBy(answer) => answer,
+            };
+            if let Some(acting) = acting {
+                return Some(format!("the master at {acting} acts, as the one at {place} says"));
             }
-            View::StandsBy(RunKnown { run, term, turn }, _)
-                if *run == own.run && (*term, *turn) > (own.term, own.turn) =>
-            {
-                Some(format!(
+            if *acts_soon {
+                return Some(format!("the master at {place} is about to act as well"));
+            }
+            let (run, term, turn) = (knows.run, knows.term, knows.turn);
+            if run.0 != 0 && own.run == RunId(0) {
+                return Some(format!("this master knows no run, and the one at {place} knows run {run}: use that one"));
+            }
+            (run == own.run && (term, turn) > (own.term, own.turn)).then(|| {
+                format!(
                     "the master at {place} knows more: turn {turn} of term {term}, and this one turn {} of term {}: \
                      use that one",
                     own.turn, own.term
-                ))
-            }
-            View::StandsBy(..) | View::Me | View::Nobody(_) => None,
+                )
+            })
         })
     }
 
@@ -135,8 +151,8 @@ impl Standing {
 
 fn describe((place, view): (&HostPort, &View)) -> String {
     match view {
-        View::StandsBy(knows, _) if knows.run == RunId(0) => format!("{place} stands by and knows no run"),
-        View::StandsBy(knows, _) => format!("{place} stands by and knows run {}", knows.run),
+        View::StandsBy(other) if other.knows.run == RunId(0) => format!("{place} stands by and knows no run"),
+        View::StandsBy(other) => format!("{place} stands by and knows run {}", other.knows.run),
         View::Acts(text) | View::Nobody(text) => format!("{place}: {text}"),
         View::Me => format!("{place} is this one"),
     }
@@ -153,12 +169,27 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Another master that looks around is about to act without promises, or is not any more.
+    pub(super) fn note_intent_of_other(&mut self, key: u64, asked: &StandBy) {
+        let (Some(standing), Some(conn)) = (&mut self.standing, self.conns.get(&key)) else { return };
+        let host =
+            asked.advertised_host.as_ref().map_or_else(|| conn.remote.ip().to_string(), ToString::to_string);
+        let place = HostPort::new(&host, asked.port).to_string();
+        if !asked.acts_soon {
+            standing.yields_to.remove(&place);
+        } else if standing.yields_to.len() < MAX_STANDBYS && standing.yields_to.insert(place.clone()) {
+            log::info!(
+                "the master at {place} is about to act without promises: this one asks for none until it does"
+            );
+        }
+    }
+
     /// Acts without promises if this master is about to, and has looked for others since. Whether it does.
     pub(super) fn act_without_promises(&mut self) -> bool {
         let Some(standing) = &mut self.standing else { return false };
         let now = Instant::now();
         let mut heard = standing.feeder.heard();
-        let Some(intent) = standing.intent else {
+        let Some(intent) = heard.intent else {
             let begins = standing.is_to_begin(&heard, now);
             drop(heard);
             if begins {
@@ -166,25 +197,22 @@ impl EventLoop {
             }
             return false;
         };
-        if heard.master.is_none() && heard.looked <= intent.begun {
-            let is_late = intent.is_forced && now.duration_since(intent.since) >= LOOK;
-            drop(heard);
-            if is_late {
-                self.give_up_intent(
-                    intent,
-                    "it could not be found out in time whether another one acts".into(),
-                );
-            }
-            return false;
-        }
-        let objection = match (&heard.master, intent.is_forced) {
+        let rounds = heard.looked.saturating_sub(intent.begun);
+        let is_late = intent.is_forced && now.duration_since(intent.since) >= LOOK;
+        let objection = match (&heard.master, rounds) {
             (Some(place), _) => Some(format!("the master at {place} acts")),
-            (None, true) => standing.objection(&heard),
-            (None, false) => (!standing.is_to_begin(&heard, now)).then(String::new),
+            (None, 1..) if intent.is_forced => standing.objection(&heard),
+            (None, 1..) => (!standing.is_to_begin(&heard, now)).then(String::new),
+            (None, 0) => None,
         };
+        let unsure = || "it could not be found out in time whether another one acts".to_owned();
+        let objection = objection.or_else(|| (is_late && rounds < ROUNDS).then(unsure));
         if let Some(text) = objection {
             drop(heard);
             self.give_up_intent(intent, text);
+            return false;
+        }
+        if rounds < ROUNDS {
             return false;
         }
         // From now on it follows nobody.
@@ -201,7 +229,7 @@ impl EventLoop {
 
     fn give_up_intent(&mut self, intent: Intent, text: String) {
         if let Some(standing) = &mut self.standing {
-            standing.intent = None;
+            standing.feeder.heard().intent = None;
         }
         if intent.is_forced {
             log::warn!("an operator wants this master to act, and it does not: {text}");

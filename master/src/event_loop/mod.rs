@@ -26,6 +26,7 @@ mod recall;
 mod returning;
 mod room;
 mod rotation;
+mod second_run;
 mod standing;
 mod step_down;
 mod tickets;
@@ -184,6 +185,8 @@ pub(crate) struct EventLoop {
     /// Why the loop ends without being stopped.
     ends_with: Option<LoopEnd>,
     ends_run: Arc<AtomicBool>,
+    /// Others know a run that this one does not, and nobody is in that of this one.
+    second_run: Option<second_run::SecondRun>,
     /// Since when this master is to go.
     leaving: Option<Instant>,
     /// The operator's connection that waits for an answer.
@@ -254,6 +257,7 @@ impl EventLoop {
             standing: None,
             ends_with: None,
             ends_run: setup.ends_run,
+            second_run: None,
             leaving: None,
             operator: None,
             last_turn: now,

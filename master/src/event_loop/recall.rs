@@ -9,7 +9,7 @@ use crate::{
     origin::Origin,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
 };
-use pccl_protocol::{M2c, RunId, limits::MAX_KEPT_BYTES};
+use pccl_protocol::{M2c, RunId, Term, limits::MAX_KEPT_BYTES};
 use std::{collections::BTreeMap, net::IpAddr};
 use tinysockets::{
     key::RunKeys,
@@ -22,8 +22,9 @@ pub(super) struct Place {
     pub(super) remote: IpAddr,
     /// Numbered packets of it that have come.
     pub(super) received: u64,
-    /// The most packets that it may have had when it comes back for the first time, if one acts by an operator's word.
-    pub(super) at_most: Option<u64>,
+    /// The newest term that it may know, and the most packets that it may have had, when it comes back for the first
+    /// time, if one acts by an operator's word.
+    pub(super) at_most: Option<(Term, u64)>,
     /// What it may not have.
     pub(super) queue: WriteQueue,
 }

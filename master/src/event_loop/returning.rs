@@ -51,6 +51,10 @@ impl EventLoop {
                 self.take_standby(key, asked);
                 Err(Progress::More)
             }
+            C2m::Register(_) if self.is_second_run().is_some() => {
+                self.send_to_other_run(key);
+                Err(Progress::Drained)
+            }
             C2m::Register(_) if self.state.registered().count() >= self.room.peers => {
                 let reason = KickReason::new(KickCode::Full, self.room.text());
                 self.take(Input::Refused { client: ClientKey(key), reason });
@@ -187,7 +191,7 @@ impl EventLoop {
             self.state.client_of(peer).ok_or_else(|| gone("was dropped, or did not come back in time"))?;
         let conn = self.conns.get(&old.0).filter(|conn| matches!(conn.phase, Phase::Client(_)));
         let conn = conn.ok_or_else(|| gone("is being dropped"))?;
-        let knows_more = conn.at_most.is_some_and(|most| asked.received > most);
+        let knows_more = conn.at_most.is_some_and(|(term, most)| asked.term > term || asked.received > most);
         if knows_more || conn.overflowed || !conn.queue.can_rewind(asked.received) {
             return Err(gone("cannot go on: what it has not received is not kept any more"));
         }

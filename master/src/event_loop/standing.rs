@@ -6,7 +6,6 @@ use super::{
     EventLoop,
     conn::{Conn, Phase},
     feeder::{Feeder, Following, Search},
-    forced::Intent,
     frame::frame,
     keeper::Keeper,
     recall::Recalled,
@@ -48,8 +47,9 @@ struct Guest {
 pub(super) struct Standing {
     pub(super) feeder: Feeder,
     pub(super) search: Search,
-    /// This one is about to act without promises.
-    pub(super) intent: Option<Intent>,
+    /// Masters that are about to act without promises, as they have said: before one of them acts, or says that it
+    /// does not, this one asks for none.
+    pub(super) yields_to: BTreeSet<String>,
     /// When it is said next that nobody acts.
     pub(super) next_advice: Option<Instant>,
     guests: BTreeMap<u64, Guest>,
@@ -88,7 +88,7 @@ impl Standing {
         Ok(Self {
             feeder: Feeder::start(search.clone(), known, waker)?,
             search,
-            intent: None,
+            yields_to: BTreeSet::new(),
             next_advice: None,
             guests: BTreeMap::new(),
             bid: None,
@@ -133,6 +133,11 @@ impl Standing {
 
     /// For whom a bid waits, in words.
     fn text(&self, why: &str) -> String {
+        if let Some(place) = self.yields_to.first() {
+            return format!(
+                "{why}; the master at {place} was about to act without promises: this one waits for its word"
+            );
+        }
         let Some(bid) = &self.bid else { return why.to_owned() };
         let missing: Vec<String> = bid.missing().iter().map(ToString::to_string).collect();
         match (bid.refusal(), missing.is_empty()) {
@@ -174,6 +179,10 @@ impl EventLoop {
                 self.tell_guest(key, &M2c::Status(status));
             }
             C2m::Return(asked) => self.take_guest(key, asked),
+            C2m::StandBy(asked) => {
+                self.note_intent_of_other(key, &asked);
+                self.send_away(key, "this master stands by");
+            }
             C2m::Promise(Promise { term, refused }) => self.take_promise(key, term, refused),
             _ => self.send_away(key, "this master stands by"),
         }
@@ -190,7 +199,7 @@ impl EventLoop {
         let Some(standing) = &self.standing else { return M2c::Warning(Text::new(text)) };
         let heard = standing.feeder.heard();
         let acting = heard.master.as_ref().map(|place| Text::new(place.to_string()));
-        let knows = heard.knows();
+        let (knows, is_about_to) = (heard.knows(), heard.intent.is_some());
         drop(heard);
         let given_back = self.standing.iter().flat_map(|standing| &standing.given_back);
         let gives_back = given_back.map(|(copy, term)| Claim { term: *term, copy: *copy }).collect();
@@ -200,7 +209,7 @@ impl EventLoop {
             gives_back,
             process: standing.feeder.process(),
             knows,
-            acts_soon: standing.intent.is_some() || standing.is_bidding(),
+            acts_soon: is_about_to || standing.is_bidding(),
             text: Text::new(text),
         })
     }
@@ -282,6 +291,9 @@ impl EventLoop {
         let is_heard = heard.master.is_some();
         self.run = heard.following.as_ref().map_or(RunId(0), |following| following.recalled.run());
         drop(heard);
+        if is_heard {
+            standing.yields_to.clear();
+        }
         if is_heard && standing.bid.is_some() {
             self.end_bid("this master stands by");
         }
@@ -289,7 +301,9 @@ impl EventLoop {
         let won = self.standing.as_ref().and_then(|standing| standing.bid.as_ref()).and_then(Bid::is_won);
         if let Some(term) = won {
             let copy = self.standing.as_ref().and_then(|standing| standing.feeder.heard().following.take());
-            return self.take_office(copy, |copy, past| Acting::take_over(term, copy, past));
+            self.take_office(copy, |copy, past| Acting::take_over(term, copy, past));
+            return self
+                .answer_operator(Ok(format!("more than half of the members want it: acts in term {term}")));
         }
         if self.act_without_promises() {
             return;
@@ -301,7 +315,9 @@ impl EventLoop {
 
     /// Asks all who are here, as soon as they are enough.
     fn ask_for_promises(&mut self) {
-        let Some(standing) = &mut self.standing else { return };
+        let Some(standing) = self.standing.as_mut().filter(|standing| standing.yields_to.is_empty()) else {
+            return;
+        };
         let Some(bid) = standing.bid.as_mut().filter(|bid| bid.claim().is_none() && bid.has_support()) else {
             return;
         };
@@ -460,6 +476,7 @@ impl EventLoop {
         if let Some(keeper) = &mut self.keeper {
             // Until enough know the first list of this term, one of these may take over in a newer one.
             keeper.feeds.note_places(&copies);
+            keeper.feeds.inquiry.note_listed(self.run, &standing.search);
         }
         self.go_on();
         for (key, conn, asked) in guests {

@@ -7,7 +7,7 @@ use crate::{
     topology::Job,
 };
 use pccl_hash::crc32c;
-use pccl_protocol::{Copies, GroupId, PeerId, ReachTarget};
+use pccl_protocol::{Copies, GroupId, PeerId, ReachTarget, Term};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -79,8 +79,9 @@ pub(crate) struct Client {
     pub(crate) remote: IpAddr,
     /// Numbered packets of it that have come.
     pub(crate) received: u64,
-    /// The most packets to it that it may have had when it comes back, if what it knows more is lost.
-    pub(crate) at_most: Option<u64>,
+    /// The newest term that it may know, and the most packets to it that it may have had, when it comes back, if what
+    /// it knows more is lost.
+    pub(crate) at_most: Option<(Term, u64)>,
     /// The number of the last packet to it that is known to have come.
     pub(crate) before: u64,
     /// Those behind it, as frames.

@@ -19,6 +19,9 @@ wire_struct! {
         pub advertised_host: Option<crate::Host>,
         /// The port on which it listens.
         pub port: u16,
+        /// It is about to act without promises, and asks before whether another one acts. A standby that hears this
+        /// asks for no promises until it hears that this process acts, or does not.
+        pub acts_soon: bool,
     }
 }
 

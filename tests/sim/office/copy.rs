@@ -2,27 +2,27 @@
 
 use super::world::{Log, News};
 use pccl_master::office::{Acting, Electorates, Past};
-use pccl_protocol::{CopyId, PeerId};
+use pccl_protocol::{CopyId, PeerId, Term};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A peer knows this term, and was told so much.
+pub(super) type Knows = (Term, usize);
+
+/// Peers that have not been back since one acted by an operator's word, and the most that each may know.
+pub(super) type Barred = BTreeMap<PeerId, Knows>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Copy {
     pub(super) copy: CopyId,
     pub(super) log: Log,
     pub(super) members: BTreeSet<PeerId>,
-    /// Peers that have not been back since one acted by an operator's word, and how much each may know.
-    pub(super) barred: BTreeMap<PeerId, usize>,
+    pub(super) barred: Barred,
     pub(super) past: Past,
 }
 
 impl Copy {
     /// All that a master knows that acts.
-    pub(super) fn chapter(
-        office: &Acting,
-        log: &Log,
-        members: &BTreeSet<PeerId>,
-        barred: &BTreeMap<PeerId, usize>,
-    ) -> Self {
+    pub(super) fn chapter(office: &Acting, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
         let mut past = office.past();
         if past.is_alone {
             past.electorates = Electorates::from(past.turn, members.clone());

@@ -6,6 +6,7 @@
 
 mod copy;
 mod forced;
+mod looks;
 mod nodes;
 mod peers;
 mod world;
@@ -93,21 +94,24 @@ fn expect_progress(mut world: World, seed: u64) {
     assert!(has_gone_on, "seed {seed}: nobody goes on\n{world:?}");
 }
 
-/// After a while half of the members are lost together with whoever acts, and one that stands by acts by an operator's
-/// word. Whether that came about.
+/// After a while whoever acts is lost, together with half of the members or not, and one that stands by acts by an
+/// operator's word, if none of the others objects. Whether that came about.
 fn run_forced(seed: u64, fault: Fault) -> Result<bool, String> {
     let mut world = World::new(seed, fault);
     let lost = world.rng.range(200, 800) as usize;
-    let mut is_forced = false;
+    // An operator may err: with more than half of the members another one may take over at the same time, or before.
+    let (errs, again) = (!seed.is_multiple_of(2), lost + world.rng.range(50, 300) as usize);
     for step in 0..2 * STEPS {
         world.step();
         world.verdict()?;
-        if step >= lost && !is_forced {
-            world.lose_half();
-            is_forced = world.force();
+        if step == lost || errs && step == again {
+            world.lose_acting(!errs);
+        }
+        if step >= lost && !world.is_forced {
+            world.want_one_to_act();
         }
     }
-    Ok(is_forced)
+    Ok(world.is_forced)
 }
 
 /// What was lost with the others is lost; all else is one history.

@@ -1,7 +1,7 @@
 //! Masters: what the event loop does with the office, with numbers in place of what happens in a run.
 
 use super::{
-    copy::Copy,
+    copy::{Barred, Copy, Knows},
     peers::Peer,
     world::{End, Fault, Log, Message, News, World},
 };
@@ -30,13 +30,13 @@ pub(super) struct Lead {
     log: Log,
     members: BTreeSet<PeerId>,
     peers: BTreeMap<u64, PeerId>,
-    feeds: BTreeMap<u64, CopyId>,
+    pub(super) feeds: BTreeMap<u64, CopyId>,
     /// What it has written.
     journal: Copy,
     /// What waits until a turn may be known: connection, turn, message.
     pub(super) held: Vec<(u64, u64, Message)>,
     /// As in [`Copy`].
-    barred: BTreeMap<PeerId, usize>,
+    barred: Barred,
     news: Vec<News>,
     changed: bool,
 }
@@ -47,13 +47,17 @@ pub(super) struct Wait {
     /// One that may be on the list in its place.
     pub(super) other: Option<Copy>,
     /// The connection to the acting master, and the copy that is being made or is complete.
-    feed: Option<(u64, CopyId, Option<Copy>)>,
-    is_heard: bool,
+    pub(super) feed: Option<(u64, CopyId, Option<Copy>)>,
+    pub(super) is_heard: bool,
     pub(super) bid: Option<Bid>,
+    /// An operator wants it to act: those that it has not asked yet.
+    pub(super) intent: Option<BTreeSet<usize>>,
+    /// Others that want to, as they have said.
+    pub(super) yields_to: BTreeSet<usize>,
     promises: u32,
-    pub(super) guests: BTreeMap<u64, (PeerId, usize)>,
+    pub(super) guests: BTreeMap<u64, (PeerId, Knows)>,
     given_back: BTreeMap<CopyId, Term>,
-    impatience: u32,
+    pub(super) impatience: u32,
 }
 
 impl Node {
@@ -119,7 +123,7 @@ impl Node {
 }
 
 impl Wait {
-    fn give_back(&mut self) {
+    pub(super) fn give_back(&mut self) {
         self.impatience = 0;
         if let Some(claim) = self.bid.as_mut().and_then(Bid::give_back) {
             self.given_back.insert(claim.copy, claim.term);
@@ -128,7 +132,7 @@ impl Wait {
 }
 
 impl Lead {
-    fn new(office: Acting, (log, members): (Log, BTreeSet<PeerId>), barred: BTreeMap<PeerId, usize>) -> Self {
+    fn new(office: Acting, (log, members): (Log, BTreeSet<PeerId>), barred: Barred) -> Self {
         let journal = Copy::chapter(&office, &log, &members, &barred);
         Self {
             office,
@@ -249,7 +253,7 @@ impl World {
         let (end, fault) = (End::Node(at), self.fault);
         let Some(lead) = self.lead(at) else { return };
         match message {
-            Message::StandBy(copy) => {
+            Message::StandBy { copy, .. } => {
                 self.end_turn(at);
                 let Some(lead) = self.lead(at) else { return };
                 let standby = Standby { copy, hosts: Host::new("h").into(), port: 1 };
@@ -274,18 +278,20 @@ impl World {
             Message::Return { term, .. } if term > lead.office.term() => {
                 return self.die(end);
             }
-            Message::Return { peer, received, .. } => self.take_back(at, conn, (peer, received)),
+            Message::Return { peer, term, received } => self.take_back(at, conn, (peer, (term, received))),
             Message::Promise { .. } => {}
             other => panic!("the acting master {at} gets {other:?} ({fault:?})"),
         }
         self.end_turn(at);
     }
 
-    fn take_back(&mut self, at: usize, conn: u64, (peer, received): (PeerId, usize)) {
+    fn take_back(&mut self, at: usize, conn: u64, (peer, knows): (PeerId, Knows)) {
         let (end, fault, event) = (End::Node(at), self.fault, self.number());
         let Some(lead) = self.lead(at) else { return };
         let bar = lead.barred.remove(&peer);
-        if bar.is_some_and(|most| received > most) && fault != Fault::ForcedTakesAll {
+        let knows_more = bar
+            .is_some_and(|most| knows.1 > most.1 || fault != Fault::ForcedTakesOtherTerm && knows.0 > most.0);
+        if knows_more && fault != Fault::ForcedTakesAll {
             lead.barred.extend(bar.map(|most| (peer, most)));
             return self.die(End::Peer(Peer::index_of(peer)));
         }
@@ -307,8 +313,9 @@ impl World {
         let fault = self.fault;
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
         match message {
-            Message::StandBy(_) => self.send(conn, end, Message::Away),
-            Message::Return { peer, term, received } => self.guest_comes(at, conn, (peer, received), term),
+            Message::StandBy { acts_soon, .. } => self.answer_other(at, conn, acts_soon),
+            Message::StandsBy { objects, age } => self.hear_other(at, conn, objects, age),
+            Message::Return { peer, term, received } => self.guest_comes(at, conn, peer, (term, received)),
             Message::Promise { term, refused } => {
                 if let (Some((peer, _)), Some(bid)) = (wait.guests.get(&conn), &mut wait.bid) {
                     wait.promises += u32::from(refused.is_none());
@@ -327,15 +334,12 @@ impl World {
                     return self.close(feed, end);
                 }
                 let turn = opening.past.turn;
+                wait.intent = None;
                 debug_assert_eq!(*copy, opening.copy);
                 *coming = Some(opening);
                 self.send(conn, end, Message::Fed(turn));
             }
             Message::Feed(news) => self.learn(at, conn, news),
-            Message::Away => {
-                wait.feed = wait.feed.take().filter(|feed| feed.0 != conn);
-                self.close(conn, end);
-            }
             Message::Known(_) => {}
             other => panic!("the standby {at} gets {other:?} ({fault:?})"),
         }
@@ -364,7 +368,8 @@ impl World {
         let mut away = Vec::new();
         if becomes_heard {
             wait.give_back();
-            wait.bid = None;
+            wait.yields_to.clear();
+            (wait.bid, wait.intent) = (None, None);
             away = std::mem::take(&mut wait.guests).into_keys().collect();
         }
         for guest in away {
@@ -373,7 +378,7 @@ impl World {
         self.send(conn, End::Node(at), Message::Fed(turn));
     }
 
-    fn tell_given_back(&mut self, at: usize, conn: u64) {
+    pub(super) fn tell_given_back(&mut self, at: usize, conn: u64) {
         let Role::Standing(wait) = &self.nodes[at].role else { return };
         for (copy, term) in wait.given_back.clone() {
             self.send(conn, End::Node(at), Message::GivesBack(Claim { term, copy }));
@@ -385,7 +390,7 @@ impl World {
         self.send(conn, End::Node(at), Message::Away);
     }
 
-    fn guest_comes(&mut self, at: usize, conn: u64, (peer, received): (PeerId, usize), term: Term) {
+    fn guest_comes(&mut self, at: usize, conn: u64, peer: PeerId, knows: Knows) {
         let (end, fault) = (End::Node(at), self.fault);
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
         let Some(copy) = wait.following.as_ref().filter(|_| !wait.is_heard) else {
@@ -401,8 +406,8 @@ impl World {
             wait.given_back.values().for_each(|term| bid.knows(*term));
             bid
         });
-        wait.guests.insert(conn, (peer, received));
-        bid.comes(peer, term);
+        wait.guests.insert(conn, (peer, knows));
+        bid.comes(peer, knows.0);
         let asked = bid.claim();
         self.tell_given_back(at, conn);
         if let Some(claim) = asked {
@@ -411,9 +416,10 @@ impl World {
         self.ask_for_promises(at);
     }
 
-    fn ask_for_promises(&mut self, at: usize) {
+    pub(super) fn ask_for_promises(&mut self, at: usize) {
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
-        let Some(claim) = wait.bid.as_mut().filter(|_| !wait.is_heard).and_then(Bid::ask) else { return };
+        let may_ask = !wait.is_heard && wait.yields_to.is_empty();
+        let Some(claim) = wait.bid.as_mut().filter(|_| may_ask).and_then(Bid::ask) else { return };
         wait.promises = 0;
         let guests: Vec<u64> = wait.guests.keys().copied().collect();
         guests.into_iter().for_each(|guest| self.send(guest, End::Node(at), Message::Claim(claim)));
@@ -438,13 +444,7 @@ impl World {
     }
 
     /// One that stood by acts.
-    pub(super) fn act(
-        &mut self,
-        at: usize,
-        office: Acting,
-        what: (Log, BTreeSet<PeerId>),
-        barred: BTreeMap<PeerId, usize>,
-    ) {
+    pub(super) fn act(&mut self, at: usize, office: Acting, what: (Log, BTreeSet<PeerId>), barred: Barred) {
         let lead = Role::Acting(Box::new(Lead::new(office, what, barred)));
         let Role::Standing(wait) = std::mem::replace(&mut self.nodes[at].role, lead) else { return };
         if let Some((conn, ..)) = wait.feed {
@@ -484,66 +484,5 @@ impl World {
             }
             Role::Dead => {}
         }
-    }
-
-    /// A master notices silence, or looks for the one that acts.
-    pub(super) fn node_looks_around(&mut self) {
-        let at = self.rng.below(self.nodes.len() as u64) as usize;
-        let (other, copy) = (self.rng.below(self.nodes.len() as u64) as usize, self.number());
-        let end = End::Node(at);
-        if self.nodes[at].sleeps {
-            return;
-        }
-        let feed = match &self.nodes[at].role {
-            Role::Acting(lead) => lead.feeds.keys().next().copied(),
-            Role::Standing(wait) => wait.feed.as_ref().map(|feed| feed.0),
-            Role::Dead => None,
-        };
-        if let Some(conn) = feed.filter(|conn| self.is_tired_of(*conn, end)) {
-            self.close(conn, end);
-            return self.node_loses(at, conn);
-        }
-        match &mut self.nodes[at].role {
-            Role::Standing(wait) => {
-                let is_frozen = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
-                match &wait.feed {
-                    None if !is_frozen && other != at => {
-                        let conn = self.connect(end, End::Node(other));
-                        self.send(conn, end, Message::StandBy(CopyId(copy)));
-                        if let Role::Standing(wait) = &mut self.nodes[at].role {
-                            wait.feed = Some((conn, CopyId(copy), None));
-                        }
-                    }
-                    _ => {
-                        self.forsake(at);
-                        self.ask_for_promises(at);
-                    }
-                }
-            }
-            Role::Acting(_) | Role::Dead => {}
-        }
-    }
-
-    /// Promises are given back if not enough stay.
-    fn forsake(&mut self, at: usize) {
-        let Role::Standing(wait) = &mut self.nodes[at].role else { return };
-        let Some(bid) = wait.bid.as_mut().filter(|bid| bid.claim().is_some()) else { return };
-        if bid.has_support() && bid.refusal().is_none() {
-            wait.impatience = 0;
-            return;
-        }
-        wait.impatience += 1;
-        if wait.impatience < 10 {
-            return;
-        }
-        wait.give_back();
-        if wait.other.is_some() {
-            std::mem::swap(&mut wait.following, &mut wait.other);
-            if let (Some(bid), Some(copy)) = (&mut wait.bid, &wait.following) {
-                bid.change_copy(copy.copy, &copy.past);
-            }
-        }
-        let guests: Vec<u64> = wait.guests.keys().copied().collect();
-        guests.into_iter().for_each(|guest| self.tell_given_back(at, guest));
     }
 }

@@ -33,8 +33,12 @@ pub(super) enum Fault {
     ReleasedAtEnd,
     /// One acts by an operator's word though another one acts.
     ForcedBesideActing,
+    /// One asks for promises though another one is about to act by an operator's word.
+    ForcedUnheard,
     /// One that acts by an operator's word takes back peers that know more than it does.
     ForcedTakesAll,
+    /// The same, if it knows more of a newer term only.
+    ForcedTakesOtherTerm,
 }
 
 impl Fault {
@@ -51,7 +55,8 @@ impl Fault {
         Self::ReleasedAtEnd,
     ];
     /// Those of an operator's word.
-    pub(super) const FORCED: [Self; 2] = [Self::ForcedBesideActing, Self::ForcedTakesAll];
+    pub(super) const FORCED: [Self; 4] =
+        [Self::ForcedBesideActing, Self::ForcedUnheard, Self::ForcedTakesAll, Self::ForcedTakesOtherTerm];
 }
 
 /// What a state machine would have decided: one number for each turn.
@@ -69,19 +74,40 @@ pub(super) enum News {
 /// What travels.
 #[derive(Debug, Clone)]
 pub(super) enum Message {
-    StandBy(CopyId),
+    StandBy {
+        copy: CopyId,
+        acts_soon: bool,
+    },
+    /// The answer of one that stands by: whether it objects to another one that acts by an operator's word, and how
+    /// much it knows.
+    StandsBy {
+        objects: bool,
+        age: (Term, u64),
+    },
     Opening(Copy),
     Feed(Vec<News>),
     Fed(u64),
-    Return { peer: PeerId, term: Term, received: usize },
-    Returned { term: Term, acting: CopyId },
+    Return {
+        peer: PeerId,
+        term: Term,
+        received: usize,
+    },
+    Returned {
+        term: Term,
+        acting: CopyId,
+    },
     Copies(Copies),
     Known(CopiesKnown),
     Claim(Claim),
-    Promise { term: Term, refused: Option<String> },
+    Promise {
+        term: Term,
+        refused: Option<String>,
+    },
     GivesBack(Claim),
     Away,
-    Tell { log: Log },
+    Tell {
+        log: Log,
+    },
 }
 
 /// Who is at an end of a connection.
@@ -113,6 +139,8 @@ pub(super) struct World {
     /// The longest log that a peer was told.
     pub(super) told: Log,
     broken: Option<String>,
+    /// One has acted by an operator's word.
+    pub(super) is_forced: bool,
     /// Nobody dies, sleeps or is cut off but by the test.
     is_calm: bool,
 }
@@ -131,6 +159,7 @@ impl World {
             next: 1,
             told: Vec::new(),
             broken: None,
+            is_forced: false,
             is_calm: false,
         };
         world.nodes.push(Node::acting(CopyId(u64::MAX), members));
@@ -158,6 +187,12 @@ impl World {
         let conn = Conn { ends: [from, to], queues: Default::default(), is_open: true, noticed: [false; 2] };
         self.conns.insert(name, conn);
         name
+    }
+
+    /// Who is at the other end.
+    pub(super) fn other_end(&self, conn: u64, end: End) -> Option<End> {
+        let ends = self.conns.get(&conn)?.ends;
+        Some(ends[usize::from(ends[0] == end)])
     }
 
     /// Sends over a connection; what is sent over one that is broken is lost.

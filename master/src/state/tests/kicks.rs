@@ -53,7 +53,13 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
         // The caller of the machine deals with these.
         C2m::Return(Return { run: RunId(1), peer: me, proof: None, received: 0, term: Term(0) }),
         C2m::Received(Received { count: 0 }),
-        C2m::StandBy(StandBy { run: RunId(1), copy: CopyId(1), advertised_host: None, port: 1 }),
+        C2m::StandBy(StandBy {
+            run: RunId(1),
+            copy: CopyId(1),
+            advertised_host: None,
+            port: 1,
+            acts_soon: false,
+        }),
         C2m::Fed(Fed { turn: 1 }),
         C2m::CopiesKnown(CopiesKnown { term: Term(0), number: 1 }),
         C2m::Promise(Promise { term: Term(1), refused: None }),

@@ -328,7 +328,7 @@ arb_struct! {
     RatesRequest { request, group }
     Return { run, peer, proof, received, term }
     Returned { received, term, acting }
-    StandBy { run, copy, advertised_host, port }
+    StandBy { run, copy, advertised_host, port, acts_soon }
     Fed { turn }
     Standby { copy, hosts, port }
     Copies { term, number, acting, standbys }

@@ -54,10 +54,9 @@ pub enum Error {
         /// How many.
         count: usize,
     },
-    /// The master could not be reached within `connect_timeout`.
+    /// The master could not be reached, or had no room, within `connect_timeout`.
     ConnectFailed(Reason<ConnectCause>),
-    /// The master does not take this peer, whenever it tries: another version, another run, no room; or what answers is
-    /// no master.
+    /// The master does not take this peer, whenever it tries: another version or run; or what answers is no master.
     Refused(Reason<ConnectCause>),
     /// There are not enough peers. Nothing has been done.
     TooFewPeers {

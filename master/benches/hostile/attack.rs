@@ -184,8 +184,9 @@ fn of_networks(number: u32) -> IpAddr {
 
 /// Of 1,000 networks of [`BLOCK`].
 fn of_block(number: u32) -> IpAddr {
-    let network = u16::try_from(number % 1000).expect("fits");
-    Ipv6Addr::from([0x2001, 0xdb8, 5, network, 0, 0, 0, 1 + (number / 1000 % 60_000) as u16]).into()
+    let number_of = |value: u32| u16::try_from(value).expect("fits");
+    let (network, host) = (number_of(number % 1000), 1 + number_of(number / 1000 % 60_000));
+    Ipv6Addr::from([0x2001, 0xdb8, 5, network, 0, 0, 0, host]).into()
 }
 
 /// Begins a connection that goes away without a trace when it is dropped, and does not wait for it.

@@ -68,7 +68,9 @@ pub struct Communicator {
     offer: Mutex<Option<ResumeOffer>>,
     /// The last sync failed for want of a newer state, which a newcomer may bring.
     lacks_state: AtomicBool,
-    /// While that goes on.
+    /// The last failure was one of an edge, which may fail again.
+    edge_failed: AtomicBool,
+    /// While the state is lacking.
     lack: Mutex<Option<join::Patience>>,
     kept: Mutex<lend::Kept>,
     /// This peer has not synced since it was let in with the state that its group lent.
@@ -99,6 +101,7 @@ impl Communicator {
             last_verdict: Mutex::new(None),
             offer: Mutex::new(None),
             lacks_state: AtomicBool::new(false),
+            edge_failed: AtomicBool::new(false),
             lack: Mutex::new(None),
             kept: Mutex::default(),
             came_ahead: AtomicBool::new(false),

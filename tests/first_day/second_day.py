@@ -20,6 +20,8 @@ WATCHED_STEPS = 100
 SHORT_STEPS_S = 60
 # Newcomers of which the master writes more than a small pipe holds, and what it says when somebody reads again.
 UNREAD_JOINS = 12
+# An attempt that failed, as a peer tells it.
+FAILED = re.compile(r"WARN.*all-reduce.* failed while")
 LATE = re.compile(rb"\(said \d+ s ago\)|of the log (?:was|were) dropped")
 
 
@@ -212,6 +214,22 @@ def short_steps(case):
     case.sentence = "steps per second: " + ", ".join(f"{rate:.0f}" for rate in rates)
 
 
+def third_beside_a_black_hole(case):
+    """Large packets are dropped between two, whose attempts fail. A third peer waits for no more than one of them."""
+    case.lab.drop_large_packets(3)
+    master = case.master(0, "--insecure")
+    pair = [case.peer(host, host) for host in (2, 3)]
+    let_in = lambda: sum("] accepted " in line for line in master.lines())
+    case.until("two are in", lambda: let_in() >= 2)
+    third = case.peer(1, 1)
+    case.until("the third one is let in", lambda: let_in() >= 3)
+    failed = [sum(bool(FAILED.search(line)) for line in peer.lines()) for peer in pair]
+    if max(failed) > 1:
+        case.problems.append(f"{failed} attempts failed before the third one was let in")
+    case.sentence = f"attempts that failed before the third one was let in: {failed}"
+    case.train([*pair, third], "three peers train together")
+
+
 def leaked_key(case):
     """A key has leaked: rotating it with --drop puts its holder out, and he does not come back."""
     with tempfile.TemporaryDirectory() as folder:
@@ -259,5 +277,5 @@ def cases(number):
     """All cases; their labs have numbers from this one on."""
     all_cases = [("unread log", unread_log), ("full disk of the journal", full_disk),
                  ("planned restart with two standbys", planned_restart), ("short steps for a minute", short_steps),
-                 ("leaked key", leaked_key)]
+                 ("leaked key", leaked_key), ("third peer beside large packets dropped", third_beside_a_black_hole)]
     return [Case(number + index, title, play) for index, (title, play) in enumerate(all_cases)]

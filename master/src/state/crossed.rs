@@ -1,16 +1,17 @@
 //! Calls that wait for each other: one member is in a call that excludes all others until it is answered, and somebody
 //! for whom that waits is in something else, which waits for the first.
 //!
-//! Such a call is a sync, `update_topology`, `optimize_topology` or `wait_for_world`: its peer has no operation in flight
-//! and can begin none, and whoever has one in flight cannot join the call before that is over. So neither can end, unless
-//! one of them dies or gives up. A caller may still come, and nothing is found, if
+//! Such a call is a sync, `update_topology`, `optimize_topology` or `wait_for_world`: its peer has no operation in
+//! flight and can begin none, and whoever has one in flight cannot join the call before that is over. So neither can
+//! end, unless one of them dies or gives up. A caller may still come, and nothing is found, if
 //! * the call is one that others may join beside whatever they are in (`are_peers_pending`);
 //! * operations wait for each other: another thread of either peer may begin the missing one;
-//! * somebody was in the same call until its limit passed, and has gone on: whoever still waits in it, with a limit, is to
-//!   follow. That is so of votes for the whole run only, as everything else ends for all when a limit passes.
+//! * somebody was in the same call until its limit passed, and has gone on: whoever still waits in it, with a limit, is
+//!   to follow. That is so of votes for the whole run only, as everything else ends for all when a limit passes.
 //!
-//! `form_group` has a limit always, and ends with it for all. Who waits for a larger world has counted its peers at another moment than the others,
-//! which is no mistake: theirs ends so that they count again, and the wait goes on.
+//! `form_group` has a limit always, and ends with it for all. A peer that waits for a larger world has counted its
+//! peers at another moment than the others, which is no mistake: theirs ends so that they count again, and the wait
+//! goes on.
 //!
 //! It is looked for when somebody beats that is in such a call. What is found has to stand for a while: who has just
 //! learnt that one operation failed may be about to give up the next ones before it goes on.
@@ -154,7 +155,7 @@ impl MasterState {
         }
     }
 
-    /// What waits for `by` comes to nothing, and so does the call that `by` is in, unless that waits for a larger world.
+    /// What waits for `by` comes to nothing, and so does the call that `by` is in, but for a wait for a larger world.
     fn fail_crossed(&mut self, by: PeerId, group_id: GroupId, crossing: Crossing) {
         let Crossing { call, with, waits, .. } = crossing;
         let wish = GivenUp { by, why: WhyGivenUp::Elsewhere { call, waits } };

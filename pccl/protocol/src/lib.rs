@@ -10,7 +10,7 @@
 //! * [`limits`]: every limit, in one file.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `ticket`,
-//! `probe`, `collective`, `forming`, `state`, `call`, `verdict`, `kind`, `examine`, `reach`, `world`, `standby`,
+//! `probe`, `collective`, `forming`, `state`, `verdict`, `call`, `kind`, `examine`, `reach`, `world`, `standby`,
 //! `returning`, `hosts`, `ids`, `part`, `limits`, `macros`, `kept`, `reasons`.
 #![forbid(unsafe_code)]
 

@@ -3,8 +3,11 @@
 use super::Communicator;
 use crate::Error;
 use pccl_master::doctor::{self, Patient};
-use pccl_protocol::{C2m, CallKind, Host, Status, Verdict};
-use std::time::{Duration, Instant};
+use pccl_protocol::{C2m, CallKind, Cause, Host, Status, Verdict};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 use tinysockets::key::{RunKeys, RunName};
 
 /// A time-out longer than this is as good as this.
@@ -66,6 +69,7 @@ impl Communicator {
     /// Keeps the verdict of a result, if it has one.
     pub(super) fn note_verdict<T>(&self, result: &Result<T, Error>) {
         if let Some(verdict) = result.as_ref().err().and_then(Error::verdict) {
+            self.edge_failed.store(verdict.cause == Cause::EdgeBroken, Ordering::Relaxed);
             *self.last_verdict.lock() = Some(verdict.clone());
         }
     }

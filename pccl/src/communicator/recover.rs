@@ -5,10 +5,16 @@ use super::{
     join::{Patience, chance},
 };
 use crate::{Error, Remedy};
-use std::{sync::atomic::Ordering, time::Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 /// Fewest peers of an all-reduce.
 const COMPANY: usize = 2;
+
+/// How long those wait for each other whose attempt has failed, to let newcomers in. All have learnt it at one moment.
+const MEETING: Duration = Duration::from_secs(1);
 
 impl Communicator {
     /// Makes steps of a training for as long as `more` says so, and makes good what fails: connects (first of all,
@@ -73,9 +79,10 @@ impl Communicator {
     }
 
     /// Does what the remedy of an error asks for, so that the step in which it happened can be made again, from its
-    /// sync on: nothing, a wait for peers, or [`Communicator::connect`] and a wait for peers. If that fails, what that
-    /// failure asks for is done. For loops that [`Communicator::run`] does not fit. One thread at a time may recover,
-    /// and no all-reduce may be in flight.
+    /// sync on: nothing, a wait for peers, or [`Communicator::connect`] and a wait for peers. After a failure of an
+    /// edge, which may fail in the next attempt too, it lets in whoever waits, if the others come here within a second.
+    /// If that fails, what that failure asks for is done. For loops that [`Communicator::run`] does not fit. One thread
+    /// at a time may recover, and no all-reduce may be in flight.
     ///
     /// `peers` is how many there have to be, at least; 2 is right for most. A larger number is for loops in which all
     /// peers wait for as many before each step.
@@ -159,7 +166,7 @@ impl Communicator {
         connect: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
         match remedy {
-            Remedy::Retry => Ok(()),
+            Remedy::Retry => self.let_in_beside_an_edge(),
             Remedy::WaitForPeers => {
                 // Asks the master in any case: what this peer knows of the world may be older than the failure.
                 self.wait_for_world(peers.max(self.world().min_world_size), None)?;
@@ -187,6 +194,25 @@ impl Communicator {
             return Ok(());
         }
         self.wait_for_world(wanted, None).map(drop)
+    }
+
+    /// An edge that failed may fail again in each attempt, and newcomers are let in at the ends of steps only: so they
+    /// are let in now, if the others of the run come here as well.
+    fn let_in_beside_an_edge(&self) -> Result<(), Error> {
+        if !self.edge_failed.swap(false, Ordering::Relaxed) || self.config.formed {
+            return Ok(());
+        }
+        // An operation of another thread keeps this one from letting somebody in.
+        if self.shared()?.calls.activity().in_flight() > 0 {
+            return Ok(());
+        }
+        let pending = self.are_peers_pending_within(Some(MEETING));
+        match pending
+            .and_then(|is_so| if is_so { self.update_topology_within(Some(MEETING)) } else { Ok(()) })
+        {
+            Err(Error::TimedOut { .. }) => Ok(()),
+            other => other,
+        }
     }
 
     /// Where the world is large enough and the own group is not, or where all of the group need a newer state: takes

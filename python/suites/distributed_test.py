@@ -18,7 +18,9 @@ def main() -> None:
     transport, ranks, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
     scratch = tempfile.mkdtemp()
     os.environ.update(BACKEND="gloo", WORLD_SIZE=ranks, INIT_METHOD=f"file://{scratch}/init", TEMP_DIR=scratch)
-    os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "60")
+    os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
+    # Threads of three processes that wait for each other in turns take minutes on few cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch.distributed as dist
     from torch.testing._internal.distributed import distributed_test
 

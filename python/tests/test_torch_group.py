@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +71,41 @@ def test_a_limit_ends_a_wait_and_names_who_has_not_come(group_of):
     assert error.is_timeout and isinstance(error.error, TimedOut) and " Timed out waiting 2" in str(error)
     # All of the wait is named, not only the last piece of it.
     assert "gave it up after" in str(error) and "after 0.0 s" not in str(error), error
+
+
+def test_barriers_say_in_the_words_of_gloo_who_has_not_come(group_of):
+    ranks = group_of(3)
+    ranks.check(lambda group, rank: group.monitored_barrier(timedelta(seconds=60)))
+    ranks.check(lambda group, rank: group.set_timeout(timedelta(milliseconds=300)))
+    errors = ranks.run(lambda group, rank: group.barrier().wait(), [0, 2])
+    assert all("rank 1 (w1)" in str(error) for error in errors), errors
+    assert any(" Timed out waiting 3" in str(error) and error.is_timeout for error in errors), errors
+
+    def monitored(limit, wait_all_ranks=False):
+        return lambda group, rank: group.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)
+
+    first, other = ranks.run(monitored(timedelta(milliseconds=300)), [0, 2])
+    assert "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 300 ms" in str(first) and isinstance(first, CollectiveError)
+    assert str(other).startswith("Rank 2 successfully reached monitoredBarrier, but received errors while waiting for "
+                                 "send/recv from rank 0")
+    assert "rank 1 (w1)" in str(first) and "rank 1 (w1)" in str(other) and "rank 1 (w1)" in other.verdict
+    [error] = ranks.run(monitored(timedelta(milliseconds=100), wait_all_ranks=True), [0])
+    assert "Ranks 1, 2 failed to pass monitoredBarrier in 100 ms" in str(error) and error.is_timeout
+    [error] = ranks.run(monitored(timedelta(0)), [0])
+    assert "Rank 0 timed out in monitoredBarrier after 0 ms" in str(error)
+
+
+def test_members_have_their_ranks_in_what_the_library_says():
+    from pccl.torch._members import Members, member_name
+
+    name = member_name(2)
+    assert name.startswith("rank-2@") and name.endswith(f":{os.getpid()}") and len(name) <= 64
+    members = Members("", None, 0, 3, is_formed=True)
+    members._formed(SimpleNamespace(rank=0, group_size=3), [bytes([n] * 16) for n in range(3)])
+    said = ("given up: 02020202 (rank-2@h:7, 10.0.0.3) and 01010101 (waiting for peer 02020202 (rank-2@h:7, 10.0.0.3), in "
+            "no call; peer 01010101 (mine, ::1), in send; peer 09090909 (x, y))")
+    assert members.named(said) == ("given up: rank 2 (h:7) and rank 1 (waiting for rank 2 (h:7), in no call; "
+                                   "rank 1 (mine), in send; peer 09090909 (x, y))")
 
 
 def test_a_member_that_is_lost_is_named_until_the_group_is_reconfigured(group_of):

@@ -155,9 +155,44 @@ def sent(rank, group):
     return [into]
 
 
+def several_at_once(rank, group):
+    """As of processes with two devices."""
+    summed = [numbered(rank, 5, 2), 100 + numbered(rank, 5, 2)]
+    group.allreduce(summed).wait()
+    highest = [numbered(rank, 7), -numbered(rank, 7)]
+    group.allreduce(highest, options("AllreduceOptions", reduceOp=dist.ReduceOp.MAX)).wait()
+    sent = [numbered(rank, 5, 2), 100 + numbered(rank, 5, 2)]
+    group.broadcast(sent, options("BroadcastOptions", rootRank=2, rootTensor=1)).wait()
+    into = [[torch.zeros(5) for _ in range(2 * SIZE)] for _ in range(2)]
+    group.allgather(into, [numbered(rank, 5), 100 + numbered(rank, 5)]).wait()
+    return [*summed, *highest, *sent, *into[0], *into[1]]
+
+
+def sparse(rank, group):
+    """As many elements as the rank says, some of them at the same place, and some without any."""
+    indices = torch.tensor([[n % 4, n + 1] for n in range(rank)], dtype=torch.int64).reshape(rank, 2).t()
+    tensor = torch.sparse_coo_tensor(indices, numbered(rank, rank, 3), (5, 4, 3), check_invariants=True)
+    nothing = torch.sparse_coo_tensor((7, 2))
+    group.allreduce([tensor]).wait()
+    group.allreduce([nothing]).wait()
+    return [tensor.to_dense(), nothing.to_dense()]
+
+
+def sent_to_whoever_takes(rank, group):
+    into, source = torch.zeros(5, 2), -1
+    if rank == 1:
+        work = group.recv_anysource([into], 3)
+        work.wait()
+        source = work._source_rank()
+    elif rank == 2:
+        group.send([numbered(rank, 5, 2)], 1, 3).wait()
+    return [into, torch.tensor(source)]
+
+
 CALLS = [gathered, gathered_coalesced, gathered_coalesced_as_many_as_ranks, gathered_as_one, gathered_as_one_coalesced,
          gathered_at_one, scattered, reduce_scattered, reduce_scattered_of_other_sizes, reduce_scattered_as_one,
-         reduce_scattered_as_one_coalesced, reduced, broadcast, exchanged, sent]
+         reduce_scattered_as_one_coalesced, reduced, broadcast, exchanged, sent, several_at_once, sparse,
+         sent_to_whoever_takes]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

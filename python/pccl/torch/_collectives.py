@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 import torch
 
-from ._errors import CollectiveError, Unsupported, failed
+from ._chain import Follow
+from ._errors import CollectiveError, Unsupported
 from ._lanes import Call
+from ._lists import alike, reduced_here
+from ._sparse import SparseSum
 from ._tensors import Host, as_bytes, collected, host, one, reducible
 from ._work import CollectiveWork, Finish, Part
 
@@ -21,27 +24,34 @@ class Collectives:
     CALLS = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced",
              "all_gather_single", "_allgather_base", "all_gather_single_coalesced", "allgather_into_tensor_coalesced",
              "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
-             "reduce_scatter_tensor_coalesced", "barrier")
+             "reduce_scatter_tensor_coalesced")
 
     if TYPE_CHECKING:
         def rank(self) -> int: ...
         def size(self) -> int: ...
-        def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), outputs: _Tensors = (),
+        def launch(self, what: str, calls: Sequence[Union[Call, Follow, Part]] = (), outputs: _Tensors = (),
                    finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None) -> CollectiveWork: ...
 
-        @property
-        def communicator(self) -> Any: ...
-
     def allreduce(self, tensors: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
-        """Reduces a tensor over all members, in place."""
-        return self._all_reduced("allreduce", [one(tensors, "allreduce")], _operation(opts, named), _limit(opts, named))
+        """Reduces a tensor over all members, in place. Several are reduced with each other, too, and all are the result;
+        the sum of a sparse one is sparse."""
+        several, operation = alike(tensors, "allreduce"), _operation(opts, named)
+        if several[0].layout == torch.sparse_coo:
+            total = SparseSum(one(several, "allreduce of sparse tensors"), operation, self.size())
+            call = Follow(total.shapes(), total.elements)
+            return self.launch("allreduce", [call], several, [total.finish], _limit(opts, named))
+        if len(several) == 1:
+            return self._all_reduced("allreduce", several, operation, _limit(opts, named))
+        reduced = reduced_here(several, operation, "allreduce")
+        return self._all_reduced("allreduce", [reduced], operation, _limit(opts, named), several)
 
     def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
         """Reduces several tensors as one operation: all of them, or none."""
         return self._all_reduced("allreduce_coalesced", list(tensors), _operation(opts, named), _limit(opts, named))
 
-    def _all_reduced(self, what: str, tensors: List[torch.Tensor], operation: Any,
-                     timeout: Optional[timedelta]) -> CollectiveWork:
+    def _all_reduced(self, what: str, tensors: List[torch.Tensor], operation: Any, timeout: Optional[timedelta],
+                     copies: _Tensors = ()) -> CollectiveWork:
+        """``copies`` get the result of the first tensor."""
         if not tensors:
             return self.launch(what, timeout=timeout)
         hosts = [host(tensor) for tensor in tensors]
@@ -55,15 +65,18 @@ class Collectives:
                 return comm.all_reduce_async(flats[0], op=op, tag=tag)
             return comm.all_reduce_many_async(flats, op=op, tag=tag)
 
-        return self.launch(what, [Call(begin)], tensors, [it.put_back for it in hosts], timeout)
+        finish = [it.put_back for it in hosts] + [_copy(tensors[0], copy) for copy in copies]
+        return self.launch(what, [Call(begin)], copies or tensors, finish, timeout)
 
     def broadcast(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
-        """All get the tensor of the root."""
-        tensor, source = one(tensors, "broadcast"), int(getattr(opts, "rootRank", root))
+        """All get the tensor of the root; if there are several, all of them."""
+        several, source = alike(tensors, "broadcast"), int(getattr(opts, "rootRank", root))
+        tensor = several[int(getattr(opts, "rootTensor", 0))]
         its = host(tensor)
         finish = [its.put_back] if self.rank() != source else []
+        finish += [_copy(tensor, other) for other in several if other is not tensor]
         call = Call(lambda comm, tag: comm.broadcast_async(as_bytes(its.flat), source, tag=tag))
-        return self.launch("broadcast", [call], [tensor], finish, _limit(opts, named))
+        return self.launch("broadcast", [call], several, finish, _limit(opts, named))
 
     def reduce(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """Reduces a tensor over all members; the root has the result, the others what they had."""
@@ -77,11 +90,16 @@ class Collectives:
     # ---- Gathering
 
     def allgather(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
-        """All get the tensors of all, in a list by rank. They may differ in size, if all members give the same list."""
-        tensor, wanted = one(inputs, "allgather"), _inner(outputs)
-        if len(wanted) != self.size():
-            raise CollectiveError(f"allgather: {len(wanted)} tensors for {self.size()} members")
-        return self._gathered_lists("allgather", [[each] for each in wanted], [tensor], _limit(opts, named))
+        """All get the tensors of all, in a list by rank. They may differ in size, if all members give the same list.
+        Of several inputs, each list has all of all: the first member's first."""
+        given, wanted = alike(inputs, "allgather"), [outputs] if isinstance(outputs[0], torch.Tensor) else list(outputs)
+        count = len(given)
+        if len(wanted) != count or any(len(each) != self.size() * count for each in wanted):
+            raise CollectiveError(f"allgather: {' and '.join(str(len(each)) for each in wanted)} tensors for "
+                                  f"{self.size()} members with {count} each")
+        lists = [list(wanted[0][rank * count:(rank + 1) * count]) for rank in range(self.size())]
+        copies = [_copy(first, other) for another in wanted[1:] for first, other in zip(wanted[0], another)]
+        return self._gathered_lists("allgather", lists, given, _limit(opts, named), copies)
 
     def allgather_coalesced(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
         """All get the lists of all: ``outputs`` has a list for each rank, with a tensor for each of the inputs."""
@@ -92,7 +110,7 @@ class Collectives:
         return self._gathered_lists("allgather_coalesced", lists, given, _limit(opts, named))
 
     def _gathered_lists(self, what: str, lists: List[List[torch.Tensor]], given: List[torch.Tensor],
-                        timeout: Optional[timedelta]) -> CollectiveWork:
+                        timeout: Optional[timedelta], then: Sequence[Finish] = ()) -> CollectiveWork:
         """One operation: each member gives its tensors one behind the other; ``lists`` says by rank where they go."""
         for tensor, place in zip(given, lists[self.rank()]):
             if place.numel() != tensor.numel() or place.dtype != tensor.dtype:
@@ -111,7 +129,7 @@ class Collectives:
                 as_bytes(each.flat).copy_(part)
                 each.put_back()
 
-        return self.launch(what, [call], list(chain(*lists)), [finish], timeout)
+        return self.launch(what, [call], list(chain(*lists)), [finish, *then], timeout)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
                           **named: Any) -> CollectiveWork:
@@ -168,24 +186,6 @@ class Collectives:
         call = Call(lambda comm, tag: comm.reduce_scatter_async(sent, taken, op=op, counts=counts, tag=tag))
         return self.launch(what, [call], [output], [into.put_back], timeout)
 
-    # ---- Waiting for each other
-
-    def barrier(self, opts: Any = None, **named: Any) -> CollectiveWork:
-        """Over when all members have called it."""
-        call = Call(lambda comm, tag: comm.barrier_async(tag=tag))
-        return self.launch("barrier", [call], timeout=_limit(opts, named))
-
-    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names all who have not come, with or without ``wait_all_ranks``."""
-        limit = _limit(opts, {})
-        work = self.barrier(opts)
-        try:
-            work.wait(limit or timedelta(0))
-        except CollectiveError as error:
-            if error.error is None:
-                raise
-            raise failed("monitored_barrier", error.error) from error
-
     def _together(self, what: str, works: Sequence[CollectiveWork], timeout: Optional[timedelta]) -> CollectiveWork:
         outputs = [tensor for work in works for tensor in work.result()]
         return self.launch(what, works, outputs, timeout=timeout)
@@ -195,6 +195,13 @@ class Collectives:
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> Finish:
+    def copy() -> None:
+        target.detach().copy_(source)
+
+    return copy
 
 
 def _operation(opts: Any, named: Any) -> Any:

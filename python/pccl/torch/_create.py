@@ -13,7 +13,7 @@ from .._errors import PCCLError
 from ._errors import failed
 from ._group import PCCLProcessGroup
 from ._master import arrive, found, through_store
-from ._members import Members
+from ._members import Members, member_name
 
 _counting = threading.Lock()
 _counts: Dict[str, "itertools.count[int]"] = {}
@@ -53,7 +53,8 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
     if address is None:
         address, master = through_store(store, rank, attempt)
     try:
-        members = _connected(address, chosen, rank, size, timeout)
+        name = None if can_reconfigure else member_name(rank)
+        members = _connected(address, chosen, rank, size, timeout, name)
         if in_store:
             arrive(store, size, attempt, master, timeout.total_seconds())
         group = PCCLProcessGroup(store, members, timeout, can_reconfigure, master)
@@ -69,8 +70,8 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
     return group
 
 
-def _connected(address: str, options: Options, rank: int, size: int, timeout: timedelta) -> Members:
-    settings: Dict[str, Any] = {"first_ports": (0, 0), **(options.communicator or {})}
+def _connected(address: str, options: Options, rank: int, size: int, timeout: timedelta, name: Optional[str]) -> Members:
+    settings: Dict[str, Any] = {"first_ports": (0, 0), "name": name, **(options.communicator or {})}
     communicator = Communicator(address, formed_groups=True, **settings)
     try:
         communicator.connect(timeout=timeout.total_seconds())

@@ -3,12 +3,15 @@
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, Callable, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from .._errors import PCCLError
+from ._arrivals import Arrivals
+from ._barriers import Barriers
+from ._chain import Chain, Follow
 from ._collectives import Collectives
 from ._completion import Completion
 from ._errors import CollectiveError, failed
@@ -23,7 +26,7 @@ _DEVICES = ("cpu", "cuda")
 _PARTING_S = 5.0
 
 
-class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: ignore[misc]
+class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # type: ignore[misc]
     """A process group over PCCL. ``init_process_group("pccl", ...)`` and ``new_group`` make it."""
 
     def __init__(self, store: Any, members: Members, timeout: timedelta, can_reconfigure: bool,
@@ -32,7 +35,8 @@ class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: igno
         self._members, self._master, self._can_reconfigure = members, master, can_reconfigure
         self._limit = timeout
         self._launching = threading.Lock()
-        self._completion = Completion("pccl", Lanes(members.communicator, self.size, self._explained))
+        self._completion = Completion("pccl", Lanes(members.communicator, self.size, self.explained))
+        self.arrivals = Arrivals(self)
         PairCalls.begin_pairs(self)
         self._sequence, self._is_aborted, self._is_over, self._is_default = 0, False, False, False
         self._coalesced: Optional[List[CollectiveWork]] = None
@@ -69,15 +73,16 @@ class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: igno
 
     # ---- Operations
 
-    def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), outputs: Sequence[torch.Tensor] = (),
-               finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None,
+    def launch(self, what: str, calls: Sequence[Union[Call, Follow, Part]] = (),
+               outputs: Sequence[torch.Tensor] = (), finish: Sequence[Finish] = (),
+               timeout: Optional[timedelta] = None,
                source: Callable[[], int] = lambda: -1) -> CollectiveWork:
         """Begins the operations of one call. The limit of torch is counted from here."""
         limit = seconds(timeout) or seconds(self._limit) or float(10 * 365 * 86400)
         with self._launching:
             self._check(what)
-            parts = [self.operation(what, call) if isinstance(call, Call) else call for call in calls]
-            self._completion.lanes.enter([part for part in parts if isinstance(part, Operation)])
+            parts = [self._part(what, call) for call in calls]
+            self._completion.lanes.enter([part.first for part in parts if isinstance(part, (Operation, Chain))])
             self._sequence += 1
             work = CollectiveWork(what, parts, outputs, finish, limit, self._completion, source)
             self._completion.launched(work)
@@ -85,12 +90,35 @@ class PCCLProcessGroup(PairCalls, Collectives, dist.ProcessGroup):  # type: igno
                 self._coalesced.append(work)
         return work
 
-    def operation(self, what: str, call: Call) -> Operation:
+    def _part(self, what: str, call: Union[Call, Follow, Part]) -> Part:
+        if isinstance(call, Call):
+            return self._operation(what, call)
+        if not isinstance(call, Follow):
+            return call
+        first, tag = self._operation(what, call.first), self._members.communicator._tag(None)
+        lanes = self._completion.lanes
+        return Chain(first, lambda: Operation(what, call.second(), tag, lanes))
+
+    def _operation(self, what: str, call: Call) -> Operation:
         """The operation of a call, with the tag that it has among all calls of this process."""
         tag = self._members.communicator._tag(None) if call.lane == ALL else self.numbered(call.lane, call.tag)
         return Operation(what, call, tag, self._completion.lanes)
 
-    def _explained(self, what: str, error: PCCLError, waited_s: float) -> CollectiveError:
+    def take_if_next(self, number: int, call: Call) -> Optional[Operation]:
+        """Begins a transfer to this process, if ``number`` is what its tag would be."""
+        with self._launching:
+            if self.next_number(call.lane, call.tag) != number:
+                return None
+            operation = self._operation("recv", call)
+            operation.enter()
+            return operation
+
+    def ranks(self) -> Dict[str, int]:
+        """The members by what their identities begin with."""
+        return self._members.ranks()
+
+    def explained(self, what: str, error: PCCLError, waited_s: float) -> CollectiveError:
+        """An error of PCCL in the words of torch."""
         return failed(what, error, self._members.named, waited_s)
 
     def _check(self, what: str) -> None:
@@ -226,8 +254,6 @@ class _BackendObject(dist.distributed_c10d.C10DBackend):  # type: ignore[misc, n
     def supports_coalescing(self) -> bool:
         return True
 
-    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        self._group.monitored_barrier(opts, wait_all_ranks)
 
 
 def _forward(name: str) -> Callable[..., Any]:
@@ -240,5 +266,5 @@ def _forward(name: str) -> Callable[..., Any]:
 
 for _name in ("get_reconfigure_handle", "reconfigure", "set_timeout", "_set_default_timeout", "get_error", "abort",
               "shutdown", "start_coalescing", "end_coalescing", "_start_coalescing", "_end_coalescing",
-              "_get_sequence_number_for_group", *Collectives.CALLS, *PairCalls.CALLS):
+              "_get_sequence_number_for_group", *Collectives.CALLS, *Barriers.CALLS, *PairCalls.CALLS):
     setattr(_BackendObject, _name, _forward(_name))

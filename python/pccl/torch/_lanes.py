@@ -53,9 +53,18 @@ class Operation:
         self.has_room = False
 
     @property
+    def first(self) -> "Operation":
+        """What a work begins with."""
+        return self
+
+    @property
     def has_begun(self) -> bool:
         """Whether it is in no queue any more."""
         return self.queued is None or self.queued.is_set()
+
+    def enter(self, first: bool = False) -> None:
+        """Begins it, or queues it; see ``Lanes.enter``."""
+        self._lanes.enter([self], first)
 
     def start(self, communicator: Any) -> None:
         """Begins it. An error is that of the operation."""

@@ -1,7 +1,9 @@
 """Who is in a process group: one connection to the master, and the formings that give the ranks."""
 
 import hashlib
+import os
 import re
+import socket
 import threading
 from typing import Any, Dict, List, Match, Sequence
 from uuid import uuid4
@@ -12,7 +14,9 @@ from ._errors import CollectiveError, failed
 
 _PREFIX = "pccl"
 #: How the library names a peer: what its identity begins with, and where that stands in full, its name and address.
-_PEER = re.compile(r"(?:peer )?\b([0-9a-f]{8})\b(?: \((rank \d+ \([^()]*\)|[^(),]*)(?:, [^()]*)?\))?")
+_PEER = re.compile(r"(?:peer )?\b([0-9a-f]{8})\b(?: \((?:rank-\d+@)?([^(),]*)(?:, [^()]*)?\))?")
+#: How many bytes of the name of a host are in that of a member.
+_HOST_BYTES = 40
 #: The tag of the barrier of those who leave, which no call of torch has.
 _PARTING = 1 << 61
 
@@ -40,6 +44,17 @@ class Members:
         """The number of members."""
         return self._size if self._is_formed else max(self.communicator.world().group_size, 1)
 
+    def ranks(self) -> Dict[str, int]:
+        """The members by what their identities begin with."""
+        if self._is_formed:
+            return self._ranks
+        return {member.hex()[:8]: rank for rank, member in enumerate(self.communicator.ring())}
+
+    def ranks_of(self, identities: Sequence[bytes]) -> List[int]:
+        """The ranks of these members, in their order."""
+        ranks = self.ranks()
+        return sorted(ranks[identity.hex()[:8]] for identity in identities if identity.hex()[:8] in ranks)
+
     def named(self, text: str) -> str:
         """A sentence of the library with the ranks of the members: ``rank 2 (host:pid)``."""
         return _PEER.sub(self._named, text)
@@ -48,9 +63,7 @@ class Members:
         rank, name = self._ranks.get(found[1]), found[2]
         if rank is None:
             return found[0]
-        if name is None:
-            return f"rank {rank}"
-        return name if name.startswith(f"rank {rank} (") else f"rank {rank} ({name})"
+        return f"rank {rank} ({name})" if name else f"rank {rank}"
 
     def _formed(self, world: Any, members: Sequence[bytes]) -> None:
         self._rank, self._size = world.rank, world.group_size
@@ -120,6 +133,12 @@ class Members:
     def leave(self) -> None:
         """Leaves the run and ends everything in flight."""
         self.communicator.destroy()
+
+
+def member_name(rank: int) -> str:
+    """What a member with a fixed rank is called in logs: the library's own sentences have it as well."""
+    host = re.sub(r"[^0-9A-Za-z.-]", "-", socket.gethostname())[:_HOST_BYTES]
+    return f"rank-{rank}@{host}:{os.getpid()}"
 
 
 def _identity(handle: str) -> bytes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, DefaultDict, List, Optional, Se
 
 import torch
 
+from ._arrivals import Arrivals
 from ._collectives import _inner, _limit
 from ._errors import CollectiveError, Unsupported
 from ._lanes import Call, Lane
@@ -27,6 +28,8 @@ class PairCalls:
              "all_to_all_single", "alltoall_base")
 
     if TYPE_CHECKING:
+        arrivals: Arrivals
+
         def rank(self) -> int: ...
         def size(self) -> int: ...
         def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), outputs: _Tensors = (),
@@ -49,8 +52,11 @@ class PairCalls:
         return self.launch("recv", [_take(into.flat, src, tag)], [tensor], [into.put_back], source=lambda: src)
 
     def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> CollectiveWork:
-        """Not possible: both ends of a transfer name each other."""
-        raise Unsupported("recv without a source: the backend pccl needs the rank of the sender")
+        """Takes a tensor from the member that sends first, whose rank is the ``source_rank`` of the work."""
+        tensor = one(tensors, "recv")
+        into = host(tensor, given=False)
+        arrival = self.arrivals.expect(tag, lambda rank: _take(into.flat, rank, tag))
+        return self.launch("recv", [arrival], [tensor], [into.put_back], source=lambda: arrival.source)
 
     def gather(self, outputs: Any, inputs: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """The root gets the tensors of all, in a list by rank."""
@@ -127,9 +133,13 @@ class PairCalls:
 
     def numbered(self, lane: Lane, tag: int) -> int:
         """The tag of a transfer: that of torch, and how many with that tag there were."""
-        number = self._counts[lane, tag]
-        self._counts[lane, tag] = number + 1
-        return (tag if tag >= _OWN else tag * _IN_A_ROW) + number % _IN_A_ROW
+        number = self.next_number(lane, tag)
+        self._counts[lane, tag] += 1
+        return number
+
+    def next_number(self, lane: Lane, tag: int) -> int:
+        """What ``numbered`` returns next."""
+        return (tag if tag >= _OWN else tag * _IN_A_ROW) + self._counts[lane, tag] % _IN_A_ROW
 
 
 def _give(flat: torch.Tensor, rank: int, tag: int) -> Call:

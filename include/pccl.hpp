@@ -578,7 +578,9 @@ public:
 
     // Makes steps for as long as there is more to do, and makes good what fails: connects (first of all, too), waits
     // for peers, or has the step made again. Throws what cannot be made good. Before each step it waits until there are
-    // at least so many peers; 2 is right for most. A step begins with synchronise and ends with admit.
+    // at least so many peers; 2 is right for most. A step begins with synchronise and ends with admit. It changes the
+    // shared state only after its last reduce. WHATEVER ELSE A FAILED TRY HAS CHANGED STAYS CHANGED, such as gradients
+    // that add up, counters, random generators and optimisers outside of the state: put it back when a step begins.
     template <typename More, typename Step> void run(std::uint32_t peers, More more, Step step) {
         run_by(more, step, peers, [&](pcclRemedy_t remedy) { recover(remedy, peers); });
     }

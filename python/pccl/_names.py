@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 
 def referred(function: Callable[..., Any]) -> Dict[str, Any]:
-    """The variables outside of ``function`` that it names, and those of functions and objects of the same module that it
-    names: closures, globals, attributes of ``self``."""
+    """The variables outside of ``function`` that it names, and those of functions and objects of the same module that
+    it names: closures, globals, attributes of ``self``."""
     found: Dict[str, Any] = {}
     seen: List[int] = []
     waiting: List[Tuple[str, Any]] = [("", inspect.unwrap(function))]

@@ -41,8 +41,9 @@ class Repeat:
         finally:
             self._communicator._before_launch = None
         if self._early:
-            raise NotRepeatable(f"the step changes {_listed(self._early)} before its last reduce. If that fails, the step "
-                                "is made again from what it has changed: change the shared state after the last reduce")
+            raise NotRepeatable(f"the step changes {_listed(self._early)} before its last reduce. If that fails, the "
+                                "step is made again from what it has changed: change the shared state after the "
+                                "last reduce")
         first = {**self._contents(), **self._rollback.gradients()}
         self._rollback.undo(was_whole=True)
         self._put_back(before)
@@ -54,8 +55,8 @@ class Repeat:
         # Other members have other gradients.
         if apart and self._communicator.ring() == ring:
             hint = f". The first try has changed {_listed(kept)}, which nobody puts back" if kept else ""
-            raise NotRepeatable(f"the step was made twice from the same state, and {_listed(apart)} differ{hint}. What a "
-                                "step changes belongs in the shared state, in `restore=`, or behind the last reduce")
+            raise NotRepeatable(f"the step was made twice from the same state, and {_listed(apart)} differ{hint}. What "
+                                "a step changes belongs in the shared state, in `restore=`, or behind the last reduce")
 
     def _contents(self) -> Dict[str, bytes]:
         return {entry.name: _bytes_of(entry) for entry in self._state._capture().entries}

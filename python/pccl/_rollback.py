@@ -52,8 +52,8 @@ class Rollback:
         self._undo_state, self._undo = [], []
 
     def undo(self, *, is_state_new: bool = False, was_whole: bool = False) -> None:
-        """After a try that does not count, when nothing is in flight any more. If a sync has brought another state, that
-        is left alone. A try that was whole has changed parameters, which is an error otherwise."""
+        """After a try that does not count, when nothing is in flight any more. If a sync has brought another state,
+        that is left alone. A try that was whole has changed parameters, which is an error otherwise."""
         if self._trained is not None and self._undo_state and not is_state_new and not was_whole:
             self._trained.refuse_changed()
         undos = self._undo if is_state_new else [*self._undo_state, *self._undo]
@@ -151,8 +151,8 @@ def _keep_of(one: Any) -> Keep:
         return lambda: _bound(lambda before: one.__setitem__(slice(None), before), copy.deepcopy(one))
     if hasattr(one, "copy") and hasattr(one, "__setitem__"):
         return lambda: _bound(lambda before: one.__setitem__(Ellipsis, before), one.copy())
-    raise TypeError(f"a {type(one).__name__} cannot be restored: restore takes what has state_dict and load_state_dict, "
-                    "random generators, dicts, lists and arrays")
+    raise TypeError(f"a {type(one).__name__} cannot be restored: restore takes what has state_dict and "
+                    "load_state_dict, random generators, dicts, lists and arrays")
 
 
 def _refill(mapping: Dict[Any, Any], before: Dict[Any, Any]) -> None:

@@ -72,8 +72,8 @@ class Trained:
         """After a failed try: parameters are not copied, so it must not have changed them."""
         for name, parameter, version in self._versions:
             if parameter._version != version:
-                raise RuntimeError(f"the step has changed {name} before a call that failed, so it cannot be made again: "
-                                   "change the shared state at the end of the step, after its last reduce")
+                raise RuntimeError(f"the step has changed {name} before a call that failed, so it cannot be made "
+                                   "again: change the shared state at the end of the step, after its last reduce")
 
     def contents(self) -> Dict[str, bytes]:
         """Of the gradients that are there now."""
@@ -92,7 +92,8 @@ class Trained:
     def _named(self) -> List[Tuple[str, torch.Tensor]]:
         named = [pair for module in self._modules for pair in module.named_parameters()]
         known = {id(parameter) for _, parameter in named}
-        return named + [(f"a parameter of shape {tuple(one.shape)}", one) for one in self._loose if id(one) not in known]
+        return named + [(f"a parameter of shape {tuple(one.shape)}", one) for one in self._loose
+                        if id(one) not in known]
 
     def _copy_of(self, place: Tuple[int, str], buffer: torch.Tensor) -> torch.Tensor:
         """Into the memory of the last copy, if it fits."""
@@ -122,8 +123,8 @@ class Gradient:
             with torch.no_grad():
                 self.gradient.copy_(self.copy)
         elif self.is_written:
-            raise RuntimeError(f"the step has changed the gradient of {self.name} in place before its forward pass, as no "
-                               "step before it, and cannot be made again")
+            raise RuntimeError(f"the step has changed the gradient of {self.name} in place before its forward pass, as "
+                               "no step before it, and cannot be made again")
         self.parameter.grad = self.gradient
 
 

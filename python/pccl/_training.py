@@ -68,8 +68,8 @@ class Training:
         ``step`` or ``compute`` names, and the generators of random, numpy and torch. **Whatever else a try changes is
         the program's to put back**; ``restore`` takes what has ``state_dict`` and ``load_state_dict``, such as an
         optimiser or sampler outside of the state, and dicts, lists, arrays and generators, which are copied before each
-        try. With ``PCCL_CHECK_RETRY=1`` in the environment of all peers each step is made twice, and what differs is the
-        error ``NotRepeatable``.
+        try. With ``PCCL_CHECK_RETRY=1`` in the environment of all peers each step is made twice, and what differs is
+        the error ``NotRepeatable``.
 
         With ``compute``, which all peers have or none, newcomers join without a stop. ``compute()`` does what takes long
         and returns it; it only reads the state, which is lent meanwhile: newcomers fetch it. Then whoever holds it is

@@ -1,5 +1,9 @@
 """A step that is made again: what the try before has left behind counts for nothing."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from torch_programs import finish, go, line, ranks  # noqa: F401
 
@@ -73,3 +77,19 @@ def test_a_step_that_is_made_again_begins_from_clean_gradients(ranks, master):  
     for peer in rest:
         assert line(peer, "after") == "after 6 steps and 7 tries w is {-6.0}"
     finish(rest)
+
+
+#: Of each storm. ``PCCL_STORM_STEPS=1000`` makes them long.
+STEPS = int(os.environ.get("PCCL_STORM_STEPS", "12"))
+
+
+@pytest.mark.parametrize("zero, least", [("last", 3), ("first", 2)])
+def test_a_storm_ends_with_the_parameters_of_an_undisturbed_run(master, zero, least):
+    """Kills inside of backward passes, gradient accumulation, a GradScaler, ``zero_grad`` at either end of the step."""
+    program = os.path.join(os.path.dirname(__file__), "elastic_storm.py")
+    storm = subprocess.run([sys.executable, program, master, str(STEPS), "1", zero, str(least)], stdout=subprocess.PIPE,
+                           text=True, timeout=240 + 5 * STEPS, env={**os.environ, "PYTHONHASHSEED": "0"})
+    assert storm.returncode == 0
+    *ends, alone, killed = storm.stdout.splitlines()
+    assert len(ends) >= 2 and set(ends) == {alone.partition(" ")[2]}, storm.stdout
+    assert int(killed.partition(" ")[2]) > 0

@@ -18,6 +18,7 @@ dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.
 if not dist.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
+
 def test_ddp_equals_one_process_to_the_bit(ranks, master):
     """Of two: the order of adding does not matter then. Sums of gradients that are scaled by a power of two are exact."""
     program = """

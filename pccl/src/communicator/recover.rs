@@ -22,6 +22,10 @@ impl Communicator {
     /// peers; 2 is right for most, and all peers have to give the same number. A step begins with
     /// [`Communicator::sync_shared_state`] and ends with letting in whoever waits; the front page has one.
     ///
+    /// A step changes the shared state only after its last reduce. **Whatever else a failed try has changed stays
+    /// changed**, such as gradients that add up, counters, random generators and optimisers outside of the
+    /// shared state: the step puts it back when it begins.
+    ///
     /// Each failure is logged as a warning. Failures in a row have pauses of up to 2 s between them. `more` is asked
     /// before anything is made good, so a peer whose last step was cut short by the end of the run ends as well.
     ///

@@ -982,6 +982,11 @@ PCCL_EXPORT pcclResult_t pcclMasterSetAcceptStandbys(pcclMasterInstance_t *maste
 /* Stands by for the master at one of these places, "h1:48148" or "h1:48148,h2:48148", whose settings it takes over with
  * the run; others may stand by for this one then. pcclRunMaster returns at once, and looks for it from then on. */
 PCCL_EXPORT pcclResult_t pcclMasterSetStandbyOf(pcclMasterInstance_t *master_instance, const char *masters);
+/* All masters of the run, "h1,h2:48148", the same for each of them, in place of pcclMasterSetStandbyOf: each stands by
+ * for the one that acts, and the first of the list begins a run if there is none. me is the entry of this one; NULL: it
+ * finds out by connecting to them. */
+PCCL_EXPORT pcclResult_t pcclMasterSetMasters(pcclMasterInstance_t *master_instance, const char *masters,
+                                              const char *me);
 /* Name or address under which peers and other masters reach one that stands by. Default: the address from which the
  * acting master sees it come. */
 PCCL_EXPORT pcclResult_t pcclMasterSetAdvertisedHost(pcclMasterInstance_t *master_instance, const char *host);
@@ -992,6 +997,9 @@ PCCL_EXPORT pcclResult_t pcclMasterAddTrustedSeeder(pcclMasterInstance_t *master
 PCCL_EXPORT pcclResult_t pcclMasterSetStragglerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
 /* A connection between two peers on which bytes wait, and none has moved for this long, is built anew. Default 4 s. */
 PCCL_EXPORT pcclResult_t pcclMasterSetEdgeTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
+
+/* As pcclInterruptMaster, after which one that stands by goes on in its place; after this the run ends for all. */
+PCCL_EXPORT pcclResult_t pcclMasterEndRun(pcclMasterInstance_t *master_instance);
 
 /* Whether pcclMasterAwaitTermination would return at once. */
 PCCL_EXPORT pcclResult_t pcclMasterHasEnded(pcclMasterInstance_t *master_instance, bool *ended_out);

@@ -1143,6 +1143,12 @@ public:
         check(pcclMasterSetStandbyOf(get(), masters.c_str()), "set masters to stand by for");
         return *this;
     }
+    /* All masters of the run, "h1,h2", the same for each of them; the first begins a run if there is none. This one is
+     * the entry me; without that it finds out by connecting to them. */
+    Master &masters(const std::string &list, const std::string &me = "") {
+        check(pcclMasterSetMasters(get(), list.c_str(), me.empty() ? nullptr : me.c_str()), "set all masters");
+        return *this;
+    }
     /* Host under which others reach one that stands by. */
     Master &advertised_host(const std::string &host) {
         check(pcclMasterSetAdvertisedHost(get(), host.c_str()), "set advertised host of the master");
@@ -1174,8 +1180,11 @@ public:
         check(pcclMasterGetPort(get(), &port), "port of the master");
         return port;
     }
-    // Asks it to end. The function of the C interface may be called from a signal handler.
+    // Asks it to end; one that stands by goes on in its place. The functions of the C interface for this and for end_run
+    // may be called from a signal handler.
     void interrupt() { check(pcclInterruptMaster(get()), "interrupt master"); }
+    // The same, and the run ends although others stand by.
+    void end_run() { check(pcclMasterEndRun(get()), "end the run"); }
     bool has_ended() const {
         bool ended = false;
         check(pcclMasterHasEnded(get(), &ended), "has the master ended");

@@ -37,7 +37,7 @@ class MasterNode:
                  wire: Optional[str] = None, trusted_seeders: Sequence[str] = (),
                  journal: Optional[str] = None, accept_standbys: bool = False,
                  standby_of: Optional[str] = None, advertised_host: Optional[str] = None,
-                 run_name: Optional[str] = None):
+                 run_name: Optional[str] = None, masters: Optional[str] = None, me: Optional[str] = None):
         """A master that does not run yet.
 
         - ``listen_address``: ``host:port``; port 0 takes a free one, see ``port``.
@@ -60,6 +60,9 @@ class MasterNode:
         - ``accept_standbys``: other masters may stand by for this one; they are told all secrets of the run.
         - ``standby_of``: stands by for the master at one of these places, ``"h1:48148,h2:48148"``, takes over its
           settings with the run, and goes on in its place when it is lost. Default: this master begins a run.
+        - ``masters``: all masters of the run, ``"h1,h2,h3:48148"``, the same for each of them, in place of
+          ``standby_of``: each stands by for the one that acts, and the first begins a run if there is none.
+        - ``me``: which entry of ``masters`` is this one; default: it finds out by connecting to them.
         - ``advertised_host``: host under which others reach a master that stands by; default: the address from which
           the acting one sees it come.
         """
@@ -67,7 +70,7 @@ class MasterNode:
         self._main: Optional[FrameType] = None
         self._call_of_owner: Optional[_Place] = None
         address = words(listen_address, "listen_address")
-        settings: List[Tuple[str, Any]] = []
+        settings: List[Tuple[Any, ...]] = []
         if min_world_size is not None:
             settings.append(("pcclMasterSetMinWorldSize", integer(min_world_size, "min_world_size", 1, U32)))
         if peer_timeout is not None:
@@ -84,6 +87,8 @@ class MasterNode:
             text = optional_words(value, what)
             if text is not None:
                 settings.append((setting, text))
+        if masters is not None or me is not None:
+            settings.append(("pcclMasterSetMasters", words(masters, "masters"), optional_words(me, "me")))
         if accept_standbys:
             settings.append(("pcclMasterSetAcceptStandbys", True))
         for name in trusted_seeders:
@@ -93,8 +98,8 @@ class MasterNode:
         if code == Result.INVALID_ARGUMENT.value:
             raise ValueError(PCCLError.of(code, "MasterNode").message)
         PCCLError.check(code, "MasterNode")
-        for name, value in settings:
-            self._call("MasterNode", name, value)
+        for name, *values in settings:
+            self._call("MasterNode", name, *values)
 
     def _call(self, call: str, name: str, *arguments: Any) -> None:
         PCCLError.check(getattr(library, name)(self._handle, *arguments), call)
@@ -117,8 +122,12 @@ class MasterNode:
         return port.value
 
     def interrupt(self) -> None:
-        """Asks it to end."""
+        """Asks it to end; one that stands by goes on in its place."""
         self._call("MasterNode.interrupt", "pcclInterruptMaster")
+
+    def end_run(self) -> None:
+        """Asks it to end, and the run with it, although others stand by."""
+        self._call("MasterNode.end_run", "pcclMasterEndRun")
 
     def wait(self) -> None:
         """Waits until it has ended, which it does when somebody interrupts it."""

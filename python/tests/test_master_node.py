@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from ports import free_port
 
 from pccl import Communicator, MasterNode, PCCLError
 
@@ -108,6 +109,34 @@ def test_a_standby_in_a_peer_takes_over():
             assert lead["acts"] and lead["term"] == 1 and not lead["standbys"]
 
 
+def test_the_first_of_a_list_of_masters_begins_a_run_and_ends_it():
+    places = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    masters = ",".join(places)
+    with MasterNode(places[1], masters=masters, me=places[1]) as second, \
+            MasterNode(places[0], masters=masters) as first, Communicator(masters, first_ports=(0, 0)) as comm:
+        comm.connect()
+        deadline = time.monotonic() + PATIENCE_S
+        while comm.status()["lead"]["standbys"] != [places[1]]:
+            assert time.monotonic() < deadline
+        first.end_run()
+        first.wait()
+        with pytest.raises(PCCLError) as failure:
+            comm.update_topology()
+        # With `interrupt` the other one would have gone on.
+        assert failure.value.cause == "MasterStopping"
+        second.end_run()
+        second.wait()
+
+
+def test_a_list_of_masters_is_checked():
+    with pytest.raises(PCCLError, match="does not have this one"):
+        MasterNode("127.0.0.1:0", masters="127.0.0.1,127.0.0.2", me="127.0.0.3").run()
+    with pytest.raises(PCCLError, match="use either of the two"):
+        MasterNode("127.0.0.1:0", masters="127.0.0.1", standby_of="127.0.0.2:48148").run()
+    with pytest.raises(TypeError, match="masters is a text"):
+        MasterNode("127.0.0.1:0", me="127.0.0.1")
+
+
 def test_a_place_to_stand_by_for_is_checked():
     with pytest.raises(PCCLError, match="stand by"):
-        MasterNode("127.0.0.1:0", standby_of="nowhere").run()
+        MasterNode("127.0.0.1:0", standby_of="nowhere:port").run()

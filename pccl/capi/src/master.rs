@@ -1,15 +1,14 @@
 //! The functions that run a master. They need no `pcclInit`.
 
 use crate::{
-    child,
     convert::{self, NO_TIMEOUT},
     failure::{Failure, call},
     fork, logging,
     masters::{self, MASTERS},
     raw,
-    types::{Handle, ResultCode, SocketAddress, code},
+    types::{Handle, ResultCode, SocketAddress},
 };
-use pccl_master::{KeyError, RunNameError, WireMode};
+use pccl_master::{KeyError, RunNameError, StopHandle, WireMode};
 use std::{ffi::c_char, time::Duration};
 
 /// `pcclCreateMaster`.
@@ -159,8 +158,36 @@ pub(crate) unsafe extern "C" fn pcclMasterSetStandbyOf(handle: Handle, masters: 
         let master = MASTERS.get(handle)?;
         // SAFETY: by the contract of this function.
         let masters = unsafe { raw::text(masters, "masters") }?;
-        master.set(|config| config.standby_of = masters.split(',').map(str::to_owned).collect())
+        master.set(|config| config.standby_of = places(&masters))
     })
+}
+
+/// `pcclMasterSetMasters`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclMasterSetMasters(
+    handle: Handle,
+    masters: *const c_char,
+    me: *const c_char,
+) -> ResultCode {
+    call(|| {
+        let master = MASTERS.get(handle)?;
+        // SAFETY: by the contract of this function.
+        let masters = unsafe { raw::text(masters, "masters") }?;
+        let me = match me.is_null() {
+            true => None,
+            // SAFETY: by the contract of this function.
+            false => Some(unsafe { raw::text(me, "me") }?),
+        };
+        master.set(|config| (config.masters, config.me) = (places(&masters), me))
+    })
+}
+
+/// The places of a list.
+fn places(list: &str) -> Vec<String> {
+    list.split(',').map(str::to_owned).collect()
 }
 
 /// `pcclMasterSetAdvertisedHost`.
@@ -206,7 +233,13 @@ pub(crate) extern "C" fn pcclRunMaster(handle: Handle) -> ResultCode {
 /// `pcclInterruptMaster`, for signal handlers too.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclInterruptMaster(handle: Handle) -> ResultCode {
-    if child::is_child() { code::INVALID_USAGE } else { masters::interrupt(handle) }
+    masters::interrupt(handle, StopHandle::stop)
+}
+
+/// `pcclMasterEndRun`, for signal handlers too.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclMasterEndRun(handle: Handle) -> ResultCode {
+    masters::interrupt(handle, StopHandle::end_run)
 }
 
 /// `pcclMasterAwaitTermination`.

@@ -6,6 +6,7 @@
 //! call.
 
 use crate::{
+    child,
     failure::{Failure, Outcome},
     registry::{Registry, new_key},
     types::{Handle, ResultCode, code},
@@ -70,8 +71,12 @@ pub(crate) fn create(listen: String) -> Outcome<Handle> {
     Ok(MASTERS.insert(key, Arc::new(MasterInstance { slot, state, running: OnceLock::new() })))
 }
 
-/// Asks a master to stop. For signal handlers: no lock, no memory, no text for a failure.
-pub(crate) fn interrupt(handle: Handle) -> ResultCode {
+/// Asks a master to stop, in one of the ways of its handle. For signal handlers: no lock, no memory, no text for a
+/// failure.
+pub(crate) fn interrupt(handle: Handle, stop_by: fn(&StopHandle)) -> ResultCode {
+    if child::is_child() {
+        return code::INVALID_USAGE;
+    }
     let key = handle.addr();
     let Some(slot) = SLOTS.iter().find(|slot| key != 0 && slot.key.load(Ordering::SeqCst) == key) else {
         return code::INVALID_ARGUMENT;
@@ -86,7 +91,7 @@ pub(crate) fn interrupt(handle: Handle) -> ResultCode {
     } else {
         // SAFETY: `destroy` takes the pointer out of the slot and frees what it points to only when there is no reader;
         // this reader was announced before it loaded the pointer.
-        unsafe { &*stop }.stop();
+        stop_by(unsafe { &*stop });
         code::SUCCESS
     };
     slot.readers.fetch_sub(1, Ordering::SeqCst);

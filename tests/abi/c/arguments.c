@@ -280,6 +280,7 @@ static void masters(void) {
     for (i = 0; i < 2; i++) {
         EXPECT(pcclRunMaster(wrong[i]), pcclInvalidArgument);
         EXPECT(pcclInterruptMaster(wrong[i]), pcclInvalidArgument);
+        EXPECT(pcclMasterEndRun(wrong[i]), pcclInvalidArgument);
         EXPECT(pcclMasterAwaitTermination(wrong[i]), pcclInvalidArgument);
         EXPECT(pcclDestroyMaster(wrong[i]), pcclInvalidArgument);
         EXPECT(pcclMasterGetPort(wrong[i], &port), pcclInvalidArgument);
@@ -292,6 +293,7 @@ static void masters(void) {
         EXPECT(pcclMasterSetJournal(wrong[i], "journal"), pcclInvalidArgument);
         EXPECT(pcclMasterSetAcceptStandbys(wrong[i], true), pcclInvalidArgument);
         EXPECT(pcclMasterSetStandbyOf(wrong[i], "127.0.0.1:48148"), pcclInvalidArgument);
+        EXPECT(pcclMasterSetMasters(wrong[i], "127.0.0.1", NULL), pcclInvalidArgument);
         EXPECT(pcclMasterSetAdvertisedHost(wrong[i], "127.0.0.1"), pcclInvalidArgument);
         EXPECT(pcclMasterSetStragglerTimeout(wrong[i], 2000), pcclInvalidArgument);
         EXPECT(pcclMasterSetEdgeTimeout(wrong[i], 2000), pcclInvalidArgument);
@@ -303,6 +305,7 @@ static void masters(void) {
     EXPECT(pcclCreateMaster(address, &master), pcclInvalidArgument);
     EXPECT(pcclCreateMaster(loopback(0), &master), pcclSuccess);
     EXPECT(pcclInterruptMaster(master), pcclInvalidUsage);
+    EXPECT(pcclMasterEndRun(master), pcclInvalidUsage);
     EXPECT(pcclMasterAwaitTermination(master), pcclInvalidUsage);
     EXPECT(pcclMasterGetPort(master, &port), pcclInvalidUsage);
     EXPECT(pcclMasterHasEnded(master, &ended), pcclInvalidUsage);
@@ -318,6 +321,7 @@ static void masters(void) {
     EXPECT(pcclMasterAddTrustedSeeder(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetJournal(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetStandbyOf(master, NULL), pcclInvalidArgument);
+    EXPECT(pcclMasterSetMasters(master, NULL, "127.0.0.1"), pcclInvalidArgument);
     EXPECT(pcclMasterSetAdvertisedHost(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterSetAcceptStandbys(master, true), pcclSuccess);
     EXPECT(pcclMasterSetEdgeTimeout(master, 2000), pcclSuccess);
@@ -331,6 +335,7 @@ static void masters(void) {
     EXPECT(pcclMasterSetPeerTimeout(master, 5000), pcclInvalidUsage);
     EXPECT(pcclMasterSetStragglerTimeout(master, 5000), pcclInvalidUsage);
     EXPECT(pcclMasterSetEdgeTimeout(master, 5000), pcclInvalidUsage);
+    EXPECT(pcclMasterSetMasters(master, "127.0.0.1", NULL), pcclInvalidUsage);
     EXPECT(pcclMasterGetPort(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterHasEnded(master, NULL), pcclInvalidArgument);
     EXPECT(pcclMasterHasEnded(master, &ended), pcclSuccess);
@@ -343,6 +348,14 @@ static void masters(void) {
     EXPECT(pcclMasterAwaitTermination(second), pcclInvalidUsage);
     EXPECT(pcclDestroyMaster(second), pcclSuccess);
     EXPECT(pcclDestroyMaster(second), pcclInvalidArgument);
+    /* Lists that only the start finds wrong. */
+    EXPECT(pcclCreateMaster(loopback(0), &second), pcclSuccess);
+    EXPECT(pcclMasterSetMasters(second, "127.0.0.1,", NULL), pcclSuccess);
+    EXPECT(pcclRunMaster(second), pcclInvalidUsage);
+    EXPECT(pcclMasterSetMasters(second, "127.0.0.1,127.0.0.2", "127.0.0.3"), pcclSuccess);
+    EXPECT(pcclRunMaster(second), pcclInvalidUsage);
+    CHECK(strstr(pcclGetLastError(), "does not have this one") != NULL);
+    EXPECT(pcclDestroyMaster(second), pcclSuccess);
     EXPECT(pcclInterruptMaster(second), pcclInvalidArgument);
 
     EXPECT(pcclInit(), pcclSuccess);

@@ -4,6 +4,7 @@
 #include <pccl.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <thread>
 
@@ -135,9 +136,38 @@ static void files() {
     std::filesystem::remove(path + ".previous");
 }
 
+// Two masters with one list: the first begins a run and ends it, although the other one stands by.
+static void masters_of_a_list() {
+    // Addresses of this process alone, with the usual port.
+    const int process = static_cast<int>(getpid());
+    const std::string net = "127." + std::to_string(200 + process / 256 % 50) + "." + std::to_string(process % 256);
+    const std::string first = net + ".1", second = net + ".2", list = first + "," + second;
+    Master begins(first + ":48148"), stands_by(second + ":48148");
+    stands_by.masters(list).run();
+    begins.masters(list, first).run();
+    Communicator comm(first + ":48148," + second + ":48148");
+    comm.first_ports(0, 0).connect();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (comm.status(false).find("standbys: " + second + ":48148") == std::string::npos)
+        CHECK(std::chrono::steady_clock::now() < deadline);
+    begins.end_run();
+    begins.wait();
+    try {
+        comm.admit();
+        CHECK(!"the run has ended");
+    } catch (const Error &error) {
+        CHECK(error.cause() == "MasterStopping" && error.remedy() == pcclRemedyReconnect);
+    }
+    CHECK(begins.has_ended() && !stands_by.has_ended());
+    stands_by.end_run();
+    stands_by.wait();
+    CHECK(stands_by.has_ended());
+}
+
 int main() {
     iterations();
     files();
+    masters_of_a_list();
     std::atomic<int> lines{0}, own{0};
     {
         LogSink sink(

@@ -83,19 +83,16 @@ def test_full_lanes_do_not_hold_up_what_they_wait_for(ranks):
 
 
 def test_what_has_a_limit_ends_in_the_queue_as_well(ranks):
-    """Rank 2 calls nothing: the oldest fail by the limit, and so does what waits for them."""
+    """The others call nothing: the last has no room, and the oldest fails by its limit."""
     def late(group, rank):
-        group.set_timeout(timedelta(seconds=2))
-        works = [group.allreduce([torch.ones(2)]) for _ in range(300)]
-        group.set_timeout(timedelta(seconds=60))
-        began = time.monotonic()
+        works = [group.allreduce([torch.ones(2)]) for _ in range(SOME)]
         with pytest.raises(CollectiveError, match="Timed out waiting.*no room") as raised:
             works[-1].wait(timedelta(milliseconds=200))
-        assert raised.value.is_timeout and time.monotonic() - began < 60
-        with pytest.raises(CollectiveError, match="rank 2"):
-            works[0].wait()
+        assert raised.value.is_timeout
+        with pytest.raises(CollectiveError, match="Timed out waiting.*rank 1.*rank 2|Timed out waiting.*rank 2.*rank 1"):
+            works[0].wait(timedelta(milliseconds=200))
         group.drain()
         for work in works:
             assert work.is_completed() and not work.is_success() and work.exception() is not None
 
-    ranks.check(late, [0, 1])
+    ranks.check(late, [0])

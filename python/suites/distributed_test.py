@@ -39,20 +39,11 @@ def main() -> None:
 
 
 def stand_for_gloo(dist):
-    """Has torch make groups of PCCL where a program asks for Gloo, with the name and the number of that."""
-    import torch
-    from pccl.torch import PCCLProcessGroup
+    """Has torch make groups of PCCL where a program asks for Gloo."""
     from pccl.torch._create import create
 
-    def created(given, chosen):
-        group = create(given, chosen)
-        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, group._object)
-        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        return group
-
-    PCCLProcessGroup.getBackendName = lambda _: "gloo"
     dist.Backend._ensure_backend_registered("gloo")
-    dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(created, True)
+    dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(create, True)
 
 
 def suite_of(module):

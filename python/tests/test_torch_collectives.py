@@ -58,6 +58,23 @@ def test_reduces_of_bool_and_complex(ranks):
     assert all(got.tolist() == [3 + 3j, 6j] for got in all_reduced(ranks, given, OPS.SUM))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.uint32, torch.int64, torch.uint64], ids=str)
+def test_reduces_of_bits(ranks, dtype):
+    given = [torch.tensor([0b1100 + rank, 7, 0]).to(dtype) for rank in range(SIZE)]
+    for op, wanted in ((OPS.BAND, [12, 7, 0]), (OPS.BOR, [15, 7, 0]), (OPS.BXOR, [12 ^ 13 ^ 14, 7, 0])):
+        for got in all_reduced(ranks, given, op):
+            assert got.dtype == dtype and got.to(torch.int64).tolist() == wanted, op
+
+    def at_one(group, rank):
+        opts = dist.ReduceOptions()
+        opts.reduceOp, opts.rootRank = OPS.BOR, 1
+        tensor = given[rank].clone()
+        group.reduce([tensor], opts).wait()
+        return tensor.to(torch.int64).tolist()
+
+    assert ranks.check(at_one) == [[12, 7, 0], [15, 7, 0], [14, 7, 0]]
+
+
 def test_what_cannot_be_reduced_is_refused_before_anybody_waits(ranks):
     for tensor, op in ((torch.ones(3), OPS.BAND), (torch.tensor([1j]), OPS.MAX), (torch.ones(2, dtype=torch.bool), OPS.AVG),
                        (torch.ones(2).to(torch.float8_e4m3fn), OPS.SUM), (torch.ones(2, 2).to_sparse(), OPS.MAX),

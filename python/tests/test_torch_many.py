@@ -18,12 +18,14 @@ from pccl.torch import CollectiveError  # noqa: E402
 SIZE = 3
 #: More than the 1,024 that a communicator may have in flight.
 MANY = 1100
-PATIENCE_S = 60
+#: More than it has in flight of collectives, or to one other member.
+SOME = 300
+PATIENCE_S = 300
 
 
 @pytest.fixture
 def ranks(master):
-    made = Ranks(SIZE, master)
+    made = Ranks(SIZE, master, limit=timedelta(seconds=PATIENCE_S))
     yield made
     made.close()
 
@@ -67,33 +69,30 @@ def test_full_lanes_do_not_hold_up_what_they_wait_for(ranks):
     """All sends come first, and what takes them is called behind them; collectives of others are under way, too."""
     def call(group, rank):
         left, right = (rank - 1) % SIZE, (rank + 1) % SIZE
-        works = [group.send([torch.full((2,), float(n))], right, 5) for n in range(MANY)]
-        reduced = [torch.ones(2) for _ in range(MANY // 2)]
+        works = [group.send([torch.full((2,), float(n))], right, 5) for n in range(SOME)]
+        reduced = [torch.ones(2) for _ in range(SOME)]
         works += [group.allreduce([tensor]) for tensor in reduced]
-        into = [torch.zeros(2) for _ in range(MANY)]
+        into = [torch.zeros(2) for _ in range(SOME)]
         works += [group.recv([tensor], left, 5) for tensor in into]
         for work in works:
             work.wait()
         assert all(tensor.tolist() == [SIZE] * 2 for tensor in reduced)
         return [int(tensor[0]) for tensor in into]
 
-    assert ranks.check(call) == [list(range(MANY))] * SIZE
+    assert ranks.check(call) == [list(range(SOME))] * SIZE
 
 
 def test_what_has_a_limit_ends_in_the_queue_as_well(ranks):
-    """Rank 2 calls nothing: the oldest fail by the limit, and so does what waits for them."""
+    """The others call nothing: the last has no room, and the oldest fails by its limit."""
     def late(group, rank):
-        group.set_timeout(timedelta(seconds=2))
-        works = [group.allreduce([torch.ones(2)]) for _ in range(300)]
-        group.set_timeout(timedelta(seconds=60))
-        began = time.monotonic()
+        works = [group.allreduce([torch.ones(2)]) for _ in range(SOME)]
         with pytest.raises(CollectiveError, match="Timed out waiting.*no room") as raised:
             works[-1].wait(timedelta(milliseconds=200))
-        assert raised.value.is_timeout and time.monotonic() - began < 30
-        with pytest.raises(CollectiveError, match="rank 2"):
-            works[0].wait()
+        assert raised.value.is_timeout
+        with pytest.raises(CollectiveError, match="Timed out waiting.*rank 1.*rank 2|Timed out waiting.*rank 2.*rank 1"):
+            works[0].wait(timedelta(milliseconds=200))
         group.drain()
         for work in works:
             assert work.is_completed() and not work.is_success() and work.exception() is not None
 
-    ranks.check(late, [0, 1])
+    ranks.check(late, [0])

@@ -17,6 +17,7 @@ use pccl_protocol::{
     Outcome, PeerId, Phase, Purpose, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
 };
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What makes a group one of given members.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -72,6 +73,17 @@ impl Broken {
         let Self { cause, culprits, silent_ms, detail } = self.clone();
         let (operation, phase) = (Operation::Forming(uuid), Phase::Connecting);
         Verdict { cause, culprits, operation, phase, bytes_done: 0, silent_ms, detail }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let culprits: Vec<String> = self.culprits.iter().map(ToString::to_string).collect();
+        write!(f, "{}: {}", self.cause, culprits.join(" and "))?;
+        match self.detail.as_str() {
+            "" => Ok(()),
+            detail => write!(f, " ({detail})"),
+        }
     }
 }
 
@@ -316,13 +328,14 @@ impl MasterState {
             self.fail_sync(id, request, sync, broken);
         }
         self.roll.leave_group(group_id, &group, broken);
-        let verdict = broken.forming_verdict(formed.uuid);
-        if formed.votes.is_empty() {
-            let text = format!("group {group_id}: broken up: {verdict}");
-            // So ends every group whose members are done; whoever still waited in it has a verdict that says so.
-            if broken.cause == Cause::PeerLeft { self.out.info(text) } else { self.out.warn(text) }
-        } else {
+        if !formed.votes.is_empty() {
+            let verdict = broken.forming_verdict(formed.uuid);
             self.formings.fail(&self.roll, &mut self.out, formed.pool, &formed.votes, verdict);
+        } else if broken.cause == Cause::PeerLeft {
+            // So ends every group whose members are done; whoever still waited in it has a verdict that says so.
+            self.out.info(format!("group {group_id} ends: {broken}"));
+        } else {
+            self.out.warn(format!("group {group_id} is broken up: {broken}"));
         }
     }
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 import torch
 
+from ._bitwise import bitwise
 from ._chain import Follow
 from ._errors import CollectiveError, Unsupported
 from ._lanes import Call
@@ -42,8 +43,8 @@ class Collectives:
             return self.launch("allreduce", [call], several, [total.finish], _limit(opts, named))
         if len(several) == 1:
             return self._all_reduced("allreduce", several, operation, _limit(opts, named))
-        reduced = reduced_here(several, operation, "allreduce")
-        return self._all_reduced("allreduce", [reduced], operation, _limit(opts, named), several)
+        together = reduced_here(several, operation, "allreduce")
+        return self._all_reduced("allreduce", [together], operation, _limit(opts, named), several)
 
     def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
         """Reduces several tensors as one operation: all of them, or none."""
@@ -54,6 +55,10 @@ class Collectives:
         """``copies`` get the result of the first tensor."""
         if not tensors:
             return self.launch(what, timeout=timeout)
+        bits = bitwise(tensors[0], operation, self.size()) if len(tensors) == 1 else None
+        if bits is not None:
+            finish = [bits.finish] + [_copy(tensors[0], copy) for copy in copies]
+            return self.launch(what, [bits.call()], copies or tensors, finish, timeout)
         hosts = [host(tensor) for tensor in tensors]
         pairs = [reducible(it.flat, operation) for it in hosts]
         flats, op = [flat for flat, _ in pairs], pairs[0][1]
@@ -81,8 +86,13 @@ class Collectives:
     def reduce(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """Reduces a tensor over all members; the root has the result, the others what they had."""
         tensor, target = one(tensors, "reduce"), int(getattr(opts, "rootRank", root))
+        operation = _operation(opts, named)
+        bits = bitwise(tensor, operation, self.size())
+        if bits is not None:
+            return self.launch("reduce", [bits.call()], [tensor], [bits.finish] if self.rank() == target else [],
+                               _limit(opts, named))
         its = host(tensor)
-        flat, op = reducible(its.flat, _operation(opts, named))
+        flat, op = reducible(its.flat, operation)
         finish = [its.put_back] if self.rank() == target else []
         call = Call(lambda comm, tag: comm.reduce_async(flat, target, op=op, tag=tag))
         return self.launch("reduce", [call], [tensor], finish, _limit(opts, named))

@@ -75,6 +75,10 @@ class Operation:
         except Exception as error:
             self._error = error
 
+    def refuse(self, error: Exception) -> None:
+        """It does not begin."""
+        self._error = error
+
     @property
     def refused(self) -> Optional[Exception]:
         """Why it could not begin."""
@@ -95,9 +99,10 @@ class Operation:
     def end(self, limit_s: float) -> Optional[BaseException]:
         """As of a part."""
         until = time.monotonic() + limit_s
-        if self.queued is not None and not self.queued.wait(max(limit_s, 0.0)) and self._lanes.drop(self):
+        if self.queued is not None and not self.queued.wait(max(limit_s, 0.0)):
             text = "no room among the operations in flight, which have to end first"
-            self._error = self._explained(TimedOut(Result.INVALID_USAGE, self._what, text, cause="TimedOut"))
+            error = TimedOut(Result.INVALID_USAGE, self._what, text, cause="TimedOut")
+            self._lanes.drop(self, self._explained(error))
         if self._handle is None:
             return self._error
         try:
@@ -105,13 +110,12 @@ class Operation:
         finally:
             if self._handle._result is not None:
                 self._lanes.leave(self)
-        error = self._handle.error
-        return None if error is None else self._explained(error)
+        failure = self._handle.error
+        return None if failure is None else self._explained(failure)
 
     def abort(self) -> None:
         """As of a part."""
-        if self._lanes.drop(self):
-            self._error = CollectiveError(f"{self._what}: given up before there was room for it")
+        self._lanes.drop(self, CollectiveError(f"{self._what}: given up before there was room for it"))
         if self._handle is None:
             return
         try:
@@ -170,15 +174,13 @@ class Lanes:
                     self._start(following)
                     self._out_of_queue(following)
 
-    def drop(self, operation: Operation) -> bool:
-        """Takes an operation out of its queue; whether it was in one. Its tag is left out: who waits for it in vain does
-        so by its own limit."""
+    def drop(self, operation: Operation, error: CollectiveError) -> None:
+        """Takes an operation out of its queue, if it is in one, with this error. Its tag is left out: others that wait
+        for it do so until their own limit."""
         with self._guard:
-            queue = self._waiting.get(operation.call.lane)
-            if queue is None or operation not in queue:
-                return False
-            self._out_of_queue(operation)
-            return True
+            if operation in self._waiting.get(operation.call.lane, ()):
+                operation.refuse(error)
+                self._out_of_queue(operation)
 
     def _out_of_queue(self, operation: Operation) -> None:
         queue = self._waiting[operation.call.lane]

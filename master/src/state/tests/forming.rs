@@ -315,6 +315,19 @@ fn a_death_between_formings_breaks_the_group_until_it_is_formed_again() {
     rig.commence(rig.op(1, 0, 0));
 }
 
+#[test]
+fn the_log_says_of_a_group_who_left_it_and_not_that_its_forming_failed() {
+    let mut rig = rig(&[1, 2, 3]);
+    form(&mut rig, 1, &[1, 2]);
+    rig.send(2, C2m::Leave(Nothing {}));
+    form(&mut rig, 2, &[1, 3]);
+    rig.die(3);
+    let ends: Vec<&String> = rig.logged.iter().filter(|line| line.starts_with("group 2147")).collect();
+    let about = |text: &str| ends.iter().filter(|line| line.contains(text)).count();
+    assert_eq!((about(" ends: peer left: "), about(" is broken up: peer died: ")), (1, 1), "{ends:?}");
+    assert!(ends.iter().any(|line| line.contains("(w2, ")) && about("form_group") == 0, "{ends:?}");
+}
+
 fn sync(rig: &mut Rig, n: u64, revision: u64) {
     let (request, revision) = (RequestId(5), Revision(revision));
     let (epoch, strategy) = (rig.epoch(n), SyncStrategy::EnforcePopular);

@@ -62,6 +62,8 @@ pub(super) struct Rig {
     pub(super) missing: Option<Missing>,
     /// All listeners that are tried are reached, at once.
     pub(super) answers_for_ports: bool,
+    /// Lines for the log.
+    pub(super) logged: Vec<String>,
     confirmed: BTreeMap<u64, GroupEpoch>,
     groups: BTreeMap<u64, u32>,
     /// Connections that members ask for.
@@ -89,6 +91,7 @@ impl Rig {
             tried: Vec::new(),
             missing: None,
             answers_for_ports: true,
+            logged: Vec::new(),
             confirmed: BTreeMap::new(),
             groups: BTreeMap::new(),
             pool: register(0).pool_connections,
@@ -142,7 +145,8 @@ impl Rig {
                     self.tried.push(target);
                 }
                 Action::DropPlan { plan } => drop(self.jobs.remove(&plan)),
-                Action::SendAll { .. } | Action::Log { .. } => {}
+                Action::Log { text, .. } => self.logged.push(text),
+                Action::SendAll { .. } => {}
             }
         }
         self.state.check_invariants();

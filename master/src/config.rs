@@ -240,8 +240,9 @@ impl MasterConfig {
         let is_one = |host: &String| !host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
         let listen = Some(host_of(&self.listen)).filter(is_one).map(|host| ("listen", host));
         let standbys = self.standby_of.iter().map(|place| ("standby of", host_of(place)));
+        let masters = self.masters.iter().map(|place| ("masters", host_of(place)));
         let shown = self.advertised_host.iter().map(|host| ("advertised host", host.clone()));
-        for (what, host) in listen.into_iter().chain(standbys).chain(shown) {
+        for (what, host) in listen.into_iter().chain(standbys).chain(masters).chain(shown) {
             if let Some(why) = why_unusable(&host) {
                 return Err(MasterError::Setting(format!("{what}: {why}")));
             }

@@ -405,7 +405,8 @@ impl FromStr for RunAddress {
             Some((address, key)) => (address, Some(key)),
             None => (text, None),
         };
-        let (address, name) = match address.split_once('/') {
+        // Another scheme is left where it is: the address is refused in words for it.
+        let (address, name) = match address.split_once('/').filter(|_| !address.contains("://")) {
             // As a browser would write it.
             Some((address, "")) => (address, None),
             Some((address, name)) => (address, Some(name)),
@@ -445,6 +446,12 @@ mod tests {
         let several = address("one:7,[::1]:8").unwrap();
         assert_eq!(several.masters().map(ToString::to_string).collect::<Vec<_>>(), ["one:7", "[::1]:8"]);
         assert!(address("one:7,").is_err());
+        for text in ["tcp://host:7", "http://[::1]:7/name"] {
+            assert!(
+                address(text).unwrap_err().to_string().contains("without the part up to `://`"),
+                "{text}"
+            );
+        }
         for text in ["host:7#", "host:7#ab", &format!("host#{digits}"), &format!("http://host:7#{digits}")] {
             assert!(!address(text).unwrap_err().to_string().contains("abab"), "{text}");
         }

@@ -440,7 +440,7 @@ impl Arb for StatusPeer {
 
 // An enum that may grow: `round_trip` counts its variants.
 arb_variants! {
-    Operation { Collective, Sync, Forming }
+    Operation { Collective, Sync, Forming, Call }
 }
 
 arb_union! {

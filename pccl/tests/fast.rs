@@ -56,7 +56,7 @@ fn calls_between_two_at_full_speed() {
         let rank = comm.world().rank;
         for round in 0..2000_u32 {
             let mut data = [round; 4];
-            if (round as usize + rank) % 2 == 0 {
+            if (round as usize + rank).is_multiple_of(2) {
                 comm.send(&data, 1 - rank, ())?;
             } else {
                 data = [0; 4];

@@ -1,6 +1,7 @@
 //! Whether the master notices in time: bounds of virtual time for everything that must not last.
 
 use crate::blame::{BEAT, Deed, Fetch, PEER_TIMEOUT, RING_TIMEOUT, Scene};
+use crate::checker::is_crossing;
 use crate::client::{EdgeKey, Power, TagStage};
 use crate::swarm::MS;
 use crate::world::World;
@@ -179,7 +180,23 @@ impl World {
 
 /// Judging what the master says, when it says it.
 impl World {
+    /// Calls wait for each other only where somebody called something else than the others. A verdict may arrive much
+    /// later than it is given.
+    fn note_crossing(&mut self, packet: &M2c) {
+        let verdict = match packet {
+            M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. })
+            | M2c::SyncOutcome(SyncOutcomeFor { outcome: SyncOutcome::Failed(verdict), .. }) => Some(verdict),
+            M2c::VoteWithdrawn(answer) => answer.verdict.as_ref(),
+            _ => None,
+        };
+        if let Some(verdict) = verdict.filter(|verdict| is_crossing(verdict)) {
+            assert!(self.now <= self.wrong_until, "seed {}: all made the same calls: {verdict}", self.seed);
+            self.crossings += 1;
+        }
+    }
+
     pub(crate) fn judge(&mut self, client: u64, packet: &M2c) {
+        self.note_crossing(packet);
         let judged = match packet {
             M2c::Outcome(OpOutcome { op, outcome: Outcome::Aborted(verdict) }) => {
                 let Some(begun) = self.checker.undecided(client, *op) else { return };

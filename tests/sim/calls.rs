@@ -4,7 +4,6 @@
 //! the sync.
 
 use crate::blame::{Act, Deed};
-use crate::checker::is_crossing;
 use crate::client::{Call, EdgeKey, KEYS, TagStage, TagWork, WrongCall};
 use crate::rng::Rng;
 use crate::swarm::MS;
@@ -201,7 +200,6 @@ impl World {
                 }
             }
             M2c::VoteWithdrawn(answer) => {
-                answer.verdict.iter().for_each(|verdict| self.note_crossing(verdict));
                 self.taken_back(slot, answer.request);
             }
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
@@ -224,14 +222,6 @@ impl World {
             M2c::Outcome(outcome) => self.outcome(slot, outcome),
             M2c::SyncPlan(plan) => self.sync_plan(slot, plan),
             M2c::SyncOutcome(outcome) => self.sync_outcome(slot, outcome),
-        }
-    }
-
-    /// Calls wait for each other only where somebody called something else than the others.
-    fn note_crossing(&mut self, verdict: &Verdict) {
-        if is_crossing(verdict) {
-            assert!(self.now <= self.wrong_until, "seed {}: all made the same calls: {verdict}", self.seed);
-            self.crossings += 1;
         }
     }
 
@@ -366,7 +356,6 @@ impl World {
                 self.wake(slot, PAUSE, Wake::Continue);
             }
             SyncOutcome::Failed(verdict) => {
-                self.note_crossing(&verdict);
                 let client = &mut self.clients[slot];
                 client.popular_only |= verdict.cause == Cause::MismatchedCall;
                 self.begin_sync(slot);
@@ -461,10 +450,7 @@ impl World {
                 work.stage = TagStage::Finished(true);
                 self.finish_if_done(slot);
             }
-            Outcome::Aborted(verdict) => {
-                self.note_crossing(&verdict);
-                self.vote_collective(slot, op.tag);
-            }
+            Outcome::Aborted(_) => self.vote_collective(slot, op.tag),
         }
     }
 

@@ -74,7 +74,7 @@ fn a_third_peer_is_let_in_beside_an_edge_that_fails() {
     let behind = || plain().first_ports(ports.0, ports.1).strict_ports(true).bind(Ipv4Addr::LOCALHOST.into());
     let behind = || behind().advertised_host(&host.to_string());
     let (failures, deadline) = (AtomicUsize::new(0), Instant::now() + PATIENCE);
-    // A step, and the newcomers at its end. What is made of it is whether all three have made one together.
+    // A step, and the newcomers at its end. It tells whether all three have made one together.
     let step = |comm: &Communicator, done: &mut bool| -> Result<(), Error> {
         let reduced = comm.all_reduce(&mut vec![1f32; COUNT], ReduceOp::Sum).inspect_err(|error| {
             let is_of_edge = error.verdict().is_some_and(|verdict| verdict.cause == Cause::EdgeBroken);

@@ -6,26 +6,26 @@ use std::{thread, time::Duration};
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn master() -> (Master, String) {
-    let _ = env_logger::builder().is_test(true).try_init();
-    let config =
-        MasterConfig { listen: "127.0.0.1:0".into(), peer_timeout: PATIENCE, ..MasterConfig::default() };
-    let master = Master::launch(config).expect("master starts");
-    let address = master.local_addr().to_string();
-    (master, address)
+fn master() -> Master {
+    let listen = "127.0.0.1:0".into();
+    Master::launch(MasterConfig { listen, ..MasterConfig::default() }).expect("master starts")
 }
 
-fn peer(address: &str) -> Communicator {
-    Communicator::builder(address).first_ports(0, 0).call_timeout(PATIENCE).build().expect("valid settings")
+fn peer(master: &Master) -> Communicator {
+    Communicator::builder(&master.local_addr().to_string())
+        .first_ports(0, 0)
+        .call_timeout(PATIENCE)
+        .build()
+        .expect("valid settings")
 }
 
 /// Two peers do this.
 fn two(body: impl Fn(&Communicator) -> Result<(), Error> + Sync) {
-    let (_master, address) = master();
+    let master = master();
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let comm = peer(&address);
+                let comm = peer(&master);
                 comm.connect().expect("connect");
                 comm.wait_for_world(2, None).expect("world");
                 let id = comm.id();
@@ -77,9 +77,8 @@ fn questions_for_the_status_in_a_tight_loop() {
 
 #[test]
 fn connecting_and_closing_in_a_tight_loop() {
-    let (_master, address) = master();
-    // So many of one network have joined as may do so at once.
-    let comm = peer(&address);
+    let master = master();
+    let comm = peer(&master);
     for _ in 0..100 {
         comm.connect().expect("nobody minds");
         comm.close();

@@ -10,19 +10,15 @@ dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("this torch has no Gloo", allow_module_level=True)
 
-from torch_ranks import Ranks  # noqa: E402
+from torch_ranks import ranks_of_a_master  # noqa: E402
 
 SIZE = 3
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    import pccl
-
-    with pccl.MasterNode("127.0.0.1:0") as node:
-        made = Ranks(SIZE, f"127.0.0.1:{node.port}")
+    with ranks_of_a_master(SIZE) as made:
         yield made
-        made.close()
 
 
 @pytest.fixture(scope="module")

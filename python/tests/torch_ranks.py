@@ -1,5 +1,6 @@
 """Process groups whose members are threads of one process: for tests of the backend, not of torch around it."""
 
+import contextlib
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import torch.distributed as dist
 
+import pccl
 from pccl.torch._create import Options, create
 
 LIMIT = timedelta(seconds=60)
@@ -65,3 +67,12 @@ def reconfiguration(uuid, handles, limit=LIMIT):
     opts = dist.distributed_c10d.ReconfigureOptions()
     opts.uuid, opts.handles, opts.timeout = uuid, handles, limit
     return opts
+
+
+@contextlib.contextmanager
+def ranks_of_a_master(size):
+    """A group with a master of its own."""
+    with pccl.MasterNode("127.0.0.1:0") as node:
+        made = Ranks(size, f"127.0.0.1:{node.port}")
+        yield made
+        made.close()

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What those of one kind have seen.
+/// The answers to newcomers of one kind.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Answered {
     asked: u32,

@@ -9,7 +9,7 @@ use tinysockets::address::HostPort;
 /// Others say every few seconds that they know another run; after this silence they are gone.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// What others have said.
+/// The word of another master that knows another run.
 #[derive(Debug)]
 pub(super) struct SecondRun {
     knows: RunKnown,

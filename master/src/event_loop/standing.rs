@@ -135,7 +135,7 @@ impl Standing {
     fn text(&self, why: &str) -> String {
         if let Some(place) = self.yields_to.first() {
             return format!(
-                "{why}; the master at {place} was about to act without promises: this one waits for its word"
+                "{why}; waits for the master at {place}, which was about to act without promises"
             );
         }
         let Some(bid) = &self.bid else { return why.to_owned() };

@@ -66,8 +66,8 @@ impl MasterState {
         self.roll.peers.values_mut().for_each(|peer| peer.crossed = None);
     }
 
-    /// What a peer's call and what waits for the peer have to do with each other. Of two calls that exclude each other
-    /// the later one in the order of [`MasterState::excluding_call`] is the call.
+    /// The crossing of a peer's call with another one that waits for the peer, if there is one. Of two calls that
+    /// exclude each other the later one in the order of [`MasterState::excluding_call`] is the call.
     fn crossing(&self, id: PeerId, group_id: GroupId) -> Option<Crossing> {
         let (peer, group) = (self.roll.peers.get(&id)?, self.groups.get(&group_id)?);
         let (call, request) = self.excluding_call(id, peer, group)?;
@@ -121,7 +121,7 @@ impl MasterState {
             if is_common && voter.took_back.contains(&vote) {
                 return None;
             }
-            // Who is away may have sent more than has arrived.
+            // A peer that is away may have sent more than has arrived.
             let is_here = voter.accepted() && voter.away.is_none();
             found = found.or((is_here && !self.is_in(id, group, call)).then_some(id));
         }
@@ -155,7 +155,7 @@ impl MasterState {
         }
     }
 
-    /// What waits for `by` comes to nothing, and so does the call that `by` is in, but for a wait for a larger world.
+    /// The call that waits for `by` fails, and so does the call that `by` is in, but for a wait for a larger world.
     fn fail_crossed(&mut self, by: PeerId, group_id: GroupId, crossing: Crossing) {
         let Crossing { call, with, waits, .. } = crossing;
         let wish = GivenUp { by, why: WhyGivenUp::Elsewhere { call, waits } };

@@ -1,6 +1,6 @@
 """Operations of PCCL in flight, and the queues of those for which there is no room yet.
 
-A communicator has a limit for what is in flight; torch has none. What is beyond it waits, in the order of the calls:
+A communicator has a limit for what is in flight; torch has none. Operations beyond it wait, in the order of the calls:
 collectives in one lane, and the transfers to and from each other member in lanes of their own, so that no full lane
 holds up what it waits for itself.
 """

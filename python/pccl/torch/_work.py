@@ -46,7 +46,7 @@ class Part(Protocol):
 class CollectiveWork(Work):
     """An operation in flight: what it consists of, and what is to be done when all of that has succeeded.
 
-    Whoever waits first drives it to its end; the thread of the group does if nobody waits, or somebody wants its future.
+    The first thread that waits ends it; the thread of the group does if none waits or one wants a future.
     """
 
     def __init__(self, what: str, parts: Sequence[Part], outputs: Sequence[torch.Tensor],

@@ -189,7 +189,7 @@ impl World {
         name
     }
 
-    /// Who is at the other end.
+    /// The node at the other end.
     pub(super) fn other_end(&self, conn: u64, end: End) -> Option<End> {
         let ends = self.conns.get(&conn)?.ends;
         Some(ends[usize::from(ends[0] == end)])

@@ -24,7 +24,7 @@ impl Call {
         matches!(self, Self::Sync | Self::Update | Self::Wait | Self::Optimize)
     }
 
-    /// What somebody in `self` and somebody in `other` get who wait for each other.
+    /// The cause that both get if a peer in `self` and one in `other` wait for each other.
     fn beside(self, other: Self) -> Option<Cause> {
         let is_query = self == Self::Query || other == Self::Query;
         // A round of admission takes both.
@@ -103,12 +103,12 @@ fn two_in(one: Call, other: Call, millis: u64, limited: &[u64]) -> (Rig, BTreeMa
 #[test]
 fn whichever_two_calls_wait_for_each_other_they_end_for_both() {
     for (one, other) in Call::ALL.iter().flat_map(|one| Call::ALL.map(|other| (*one, other))) {
-        // Whoever has just learnt of a failure may be about to give up what else it has voted for.
+        // A peer that has just learnt of a failure may be about to give up its other votes.
         let (_, early) = two_in(one, other, 4_000, &[]);
         assert!(early.values().all(Vec::is_empty), "{one:?} beside {other:?}: {early:?}");
         let (mut rig, got) = two_in(one, other, 8_000, &[]);
         for (n, call, beside) in [(1, one, other), (2, other, one)] {
-            // Who waits for a larger world waits on.
+            // A peer that waits for a larger world waits on.
             let expected = one.beside(other).filter(|_| call != Call::Wait);
             let causes: Vec<Cause> = got[&n].iter().map(|verdict| verdict.cause).collect();
             assert_eq!(causes, Vec::from_iter(expected), "{n}: {call:?} beside {beside:?}");

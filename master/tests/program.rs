@@ -549,7 +549,7 @@ fn one_that_hears_of_a_forced_take_over_holds_its_own_back() {
             M2c::Claim(claim) => panic!("{claim:?}"),
             _ => None,
         });
-        assert!(text.contains("127.0.0.1:7 was about to act without promises"), "{text}");
+        assert!(text.contains("waits for the master at 127.0.0.1:7, which was about to act"), "{text}");
     }
     word(false);
     let claim = member.wait_for("its claim", |packet| match packet {

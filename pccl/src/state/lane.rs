@@ -187,7 +187,7 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             recv(dialed) -> dialed => dialed.map_err(Fault::unreached)?,
             recv(watch.gone()) -> _ => return Err(Fault::unreached("the run has lost it")),
         };
-        dialed.map_err(Fault::unreached)
+        dialed.map_err(|error| Fault::undialed(&error))
     }
 
     /// Has the source dial, which cannot be dialed.

@@ -3,6 +3,7 @@
 use super::schedule::{Job, LaneId, Schedule};
 use pccl_protocol::{SourceFault, StatePart};
 use std::{io, time::Duration};
+use tinysockets::dial::DialError;
 
 /// Waiting parts for which one more source is asked.
 const PARTS_PER_SOURCE: usize = 8;
@@ -32,6 +33,12 @@ impl Fault {
 
     pub(super) fn unreached(text: impl ToString) -> Self {
         Self { kind: SourceFault::Unreached, text: text.to_string(), broke: false }
+    }
+
+    /// A connection that ends before it is proven has stood and broken, as it would have a moment later.
+    pub(super) fn undialed(error: &DialError) -> Self {
+        let broke = matches!(error.principal(), DialError::NoAnswer { .. });
+        Self { broke, ..Self::unreached(error) }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::state::compare::{Comparison, Levels};
 use pccl_hash::{Tree, tree::MEBIBYTE};
+use tinysockets::address::HostPort;
 
 fn board(sources: usize, mebibytes: usize) -> Board {
     let mut board = Board::new(sources);
@@ -81,6 +82,23 @@ fn a_broken_connection_is_made_again_once_and_a_failed_source_left_out() {
     assert!(board.lane_ended(other, true, Err(Fault::refused("wrong bytes"))));
     assert!(board.is_lost());
     assert_eq!((sources(&board.start(HEDGE * 9, 24)), board.schedule.waiting()), (vec![], 1));
+}
+
+/// A firewall that resets what it has forgotten does so in a handshake too, which is no fault of the source.
+#[test]
+fn a_connection_that_ends_before_it_is_proven_is_made_again_once_and_one_that_is_refused_is_not() {
+    let target = || HostPort::new("source", 1);
+    let ended = || Fault::undialed(&DialError::NoAnswer { target: target() });
+    let mut board = board(2, 1);
+    let first = board.start(Duration::ZERO, 24)[0];
+    assert!(!board.lane_ended(first, false, Err(ended())));
+    let again = board.start(Duration::ZERO, 24)[0];
+    assert_eq!((again.source, again.index), (0, 0));
+    assert!(board.lane_ended(again, false, Err(ended())));
+    let other = board.start(Duration::ZERO, 24)[0];
+    assert_eq!(other.source, 1);
+    let refused = Fault::undialed(&DialError::ConnectionRefused { target: target() });
+    assert!(board.lane_ended(other, false, Err(refused)));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod end;
 mod reason;
+mod verdict;
 
 pub(crate) use end::End;
 pub use reason::{ConnectCause, LossCause, Reason};

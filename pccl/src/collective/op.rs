@@ -27,8 +27,8 @@ use crate::{
 use parking_lot::Mutex;
 use pccl_flight::What;
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, Cause, CollectiveId, Commence, Complete, Descriptor, GiveUp, GroupEpoch,
-    GroupPlan, Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
+    Algorithm, C2m, CallKind, CollectiveId, Commence, Complete, Descriptor, GiveUp, GroupEpoch, GroupPlan,
+    Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
@@ -343,15 +343,8 @@ impl Op {
                 return self.common.control.lose(Reason::new(LossCause::Protocol, text));
             }
             Outcome::Aborted(verdict) => {
-                log::warn!("{verdict}");
-                let is_own_limit =
-                    matches!(state.given_up, Some(Some(_))) && verdict.cause == Cause::CallTimeout;
-                Err(if is_own_limit {
-                    let (call, text) = (CallKind::Collective(self.descriptor.kind()), verdict.to_string());
-                    Error::TimedOut { call, text, verdict: Some(Box::new(verdict)) }
-                } else {
-                    Error::Aborted(Box::new(verdict))
-                })
+                let has_own_limit = matches!(state.given_up, Some(Some(_)));
+                Err(Error::judged(CallKind::Collective(self.descriptor.kind()), verdict, has_own_limit))
             }
         };
         state.answer_world = Some(answer_world);

@@ -3,8 +3,7 @@
 use super::Communicator;
 use crate::{Error, World, limit::Limit};
 use pccl_protocol::{
-    C2m, CallKind, Cause, FormGroup, GiveUp, GroupUuid, M2c, MemberRef, Name, PeerId, Verdict, VoteRef,
-    limits,
+    C2m, CallKind, FormGroup, GiveUp, GroupUuid, M2c, MemberRef, Name, PeerId, VoteRef, limits,
 };
 use std::time::Duration;
 
@@ -53,8 +52,9 @@ impl Communicator {
     /// built with [`Builder::formed_groups`](crate::Builder::formed_groups); [`Communicator::connect`] comes before.
     ///
     /// From then on the members stay the same until the next forming: nobody is let in, and when one is lost, all that
-    /// is under way and whatever is called fails with the verdict [`Cause::GroupBroken`], which names it. A forming
-    /// replaces the groups that its members were in; who is left over in those gets the same verdict.
+    /// is under way and whatever is called fails with the verdict
+    /// [`GroupBroken`](crate::Cause::GroupBroken), which names it. A forming replaces the groups that its members were
+    /// in; who is left over in those gets the same verdict.
     ///
     /// A `uuid` is used once: for another try, after a failure too, all take a fresh one. Members who call late learn
     /// what became of theirs.
@@ -114,7 +114,9 @@ impl Communicator {
             }
             other => other,
         };
-        let result = answer.and_then(|formed| formed.map_err(|verdict| forming_error(verdict, given_up)));
+        let result = answer.and_then(|formed| {
+            formed.map_err(|verdict| Error::judged(CallKind::FormGroup, verdict, given_up))
+        });
         self.note_verdict(&result);
         drop(call);
         result?;
@@ -122,13 +124,4 @@ impl Communicator {
         *self.formed.lock() = Some(known.clone());
         Ok(known.world.clone())
     }
-}
-
-fn forming_error(verdict: Verdict, given_up: bool) -> Error {
-    log::warn!("{verdict}");
-    if given_up && verdict.cause == Cause::CallTimeout {
-        let text = verdict.to_string();
-        return Error::TimedOut { call: CallKind::FormGroup, text, verdict: Some(Box::new(verdict)) };
-    }
-    Error::Aborted(Box::new(verdict))
 }

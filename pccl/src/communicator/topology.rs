@@ -167,7 +167,7 @@ fn agree<T>(
     limit: Limit,
     mut pick: impl FnMut(M2c) -> Result<T, M2c>,
 ) -> Result<T, Error> {
-    let refused = |withdrawn: VoteWithdrawn| withdrawn.verdict.map(|it| Error::Aborted(Box::new(it)));
+    let refused = |withdrawn: VoteWithdrawn| withdrawn.verdict.map(|it| Error::judged(call, it, false));
     let early = control.receive(limit.deadline(), |packet| match packet {
         M2c::VoteWithdrawn(withdrawn) if withdrawn.request == request => Ok(Err(withdrawn)),
         other => pick(other).map(Ok),

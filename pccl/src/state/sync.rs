@@ -14,8 +14,8 @@ use crate::{Error, Reason, limit::Limit};
 use pccl_flight::{Event, Subject, What};
 use pccl_hash::Tree;
 use pccl_protocol::{
-    C2m, CallKind, Cause, GiveUp, Key, M2c, Nothing, PeerId, RequestId, SourceFailure, StateEntry,
-    SyncComplete, SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncReport, Text, VoteRef,
+    C2m, CallKind, GiveUp, Key, M2c, Nothing, PeerId, RequestId, SourceFailure, StateEntry, SyncComplete,
+    SyncId, SyncInitiate, SyncOutcome, SyncPlan, SyncReport, Text, VoteRef,
 };
 use std::{
     collections::BTreeMap,
@@ -346,15 +346,9 @@ impl Ballot<'_> {
     }
 
     fn committed(&self, outcome: SyncOutcome) -> Result<u64, Error> {
-        let verdict = match outcome {
-            SyncOutcome::Committed(revision) => return Ok(revision.0),
-            SyncOutcome::Failed(verdict) => verdict,
-        };
-        log::warn!("{verdict}");
-        if self.given_up && verdict.cause == Cause::CallTimeout {
-            let text = verdict.to_string();
-            return Err(Error::TimedOut { call: CallKind::Sync, text, verdict: Some(Box::new(verdict)) });
+        match outcome {
+            SyncOutcome::Committed(revision) => Ok(revision.0),
+            SyncOutcome::Failed(verdict) => Err(Error::judged(CallKind::Sync, verdict, self.given_up)),
         }
-        Err(Error::Aborted(Box::new(verdict)))
     }
 }

@@ -107,7 +107,7 @@ def _write(entry: Entry, content: bytes) -> None:
 
 
 def _digest(value: Any, depth: int) -> Any:
-    """What can be compared of a variable; ``None`` of what is not looked into."""
+    """The comparable content of a variable; ``None`` of a kind that is not looked into."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return repr(value)
     if hasattr(value, "data_ptr") and hasattr(value, "detach"):

@@ -1,4 +1,4 @@
-"""What a step may change beside the shared state: put back before a failed step is made again."""
+"""Values that a step may change beside the shared state: put back before a failed step is made again."""
 
 import copy
 import importlib
@@ -62,7 +62,7 @@ class Rollback:
             undo()
 
     def gradients(self) -> Dict[str, bytes]:
-        """What is in the gradients now."""
+        """The present gradients."""
         return self._trained.contents() if self._trained is not None else {}
 
     def spared_pointers(self) -> Set[int]:
@@ -76,7 +76,7 @@ class Rollback:
 
 
 def parts_of(source: Any) -> Iterator[Any]:
-    """What a shared state was made of, one by one."""
+    """The objects that a shared state was made of, one by one."""
     if isinstance(source, TensorInfo):
         yield source._source
     elif isinstance(source, dict):

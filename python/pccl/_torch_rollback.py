@@ -1,4 +1,4 @@
-"""What a failed try of a step leaves behind in modules and scalers of torch."""
+"""Values that a failed try of a step leaves behind in modules and scalers of torch."""
 
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
@@ -51,7 +51,7 @@ class Trained:
         return undo
 
     def keep_state(self) -> Undo:
-        """What is part of the state, before a try."""
+        """Keeps buffers and scalers, which are part of the state, before a try."""
         # Looked at anew: layers may have been added, frozen, or replaced.
         self._versions = [(name, parameter, parameter._version) for name, parameter in self._named()]
         undo_scalers = _keep_scalers(self._shared_scalers)

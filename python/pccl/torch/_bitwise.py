@@ -21,7 +21,7 @@ class Bitwise:
         self._received = torch.empty(size * self._its.flat.numel(), dtype=self._its.flat.dtype)
 
     def call(self) -> Call:
-        """What brings the tensors of all."""
+        """The all-gather of all tensors, as bytes."""
         own, into = as_bytes(self._its.flat), as_bytes(self._received)
         return Call(lambda comm, tag: comm.all_gather_async(own, into, tag=tag))
 

@@ -54,7 +54,7 @@ class Operation:
 
     @property
     def first(self) -> "Operation":
-        """What a work begins with."""
+        """The operation of a work that begins first."""
         return self
 
     @property
@@ -129,7 +129,7 @@ class Operation:
 
 
 class Lanes:
-    """What a group has in flight, and what waits for that to end."""
+    """The works that a group has in flight, and those that wait for these to end."""
 
     def __init__(self, communicator: Any, size: Callable[[], int], explain: Explain):
         self._communicator, self._size, self.explain = communicator, size, explain

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import weakref
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -203,6 +204,42 @@ def test_the_master_beside_rank_0_waits_for_who_has_not_come_yet():
     second.shutdown()
     leaving.join(30)
     assert not leaving.is_alive()
+
+
+def test_a_group_that_is_only_dropped_leaves_at_once(master):
+    """As one of Gloo closes its sockets: the others need not wait for their limit, nor for Python's look for circles."""
+    store, groups, errors = dist.HashStore(), {}, []
+
+    def use(rank):
+        groups[rank] = member(store, "dropped", rank, 3, master, limit=timedelta(minutes=5))
+        total(groups[rank], rank)
+        dist.ProcessGroup.barrier(groups[rank]).wait()
+
+    def in_all(call):
+        threads = [threading.Thread(target=call, args=(rank,)) for rank in sorted(groups) or range(3)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(120)
+            assert not each.is_alive()
+
+    def fail(rank):
+        with pytest.raises(CollectiveError, match="Connection closed by peer") as raised:
+            total(groups[rank], rank)
+        errors.append(raised.value)
+
+    gc.disable()
+    try:
+        in_all(use)
+        gone = weakref.ref(groups.pop(2))
+        assert gone() is None
+        in_all(fail)
+    finally:
+        gc.enable()
+    assert all(error.is_member_lost and "w2" in str(error) for error in errors) and len(errors) == 2
+    for group in groups.values():
+        group.abort()
+        group.shutdown()
 
 
 def resources():

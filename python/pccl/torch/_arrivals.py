@@ -4,12 +4,13 @@
 import re
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from .._enums import Result
 from .._errors import PCCLError, TimedOut
 from ._errors import CollectiveError
-from ._lanes import Call, Operation
+from ._lanes import Call, Explain, Operation
 
 if TYPE_CHECKING:
     from ._group import PCCLProcessGroup
@@ -53,7 +54,7 @@ class Arrival:
         if not self.over(limit_s) and self._arrivals.forget(self):
             waited_s = time.monotonic() - self._began
             error = TimedOut(Result.INVALID_USAGE, "recv", f"nobody has sent with tag {self.tag}", cause="TimedOut")
-            self.error = self._arrivals.group.explained("recv", error, waited_s)
+            self.error = self._arrivals.explain("recv", error, waited_s)
         return self.error if self.operation is None else self.operation.end(until - time.monotonic())
 
     def abort(self) -> None:
@@ -67,10 +68,18 @@ class Arrival:
 class Arrivals:
     """All such transfers of one group, in the order of the calls."""
 
-    def __init__(self, group: "PCCLProcessGroup"):
-        self.group, self._guard = group, threading.Lock()
+    def __init__(self, group: "PCCLProcessGroup", explain: Explain):
+        # A group that nobody has any more goes at once, and not when Python looks for circles.
+        self._of_group, self.explain, self._guard = weakref.ref(group), explain, threading.Lock()
         self._waiting: List[Arrival] = []
         self._due, self._pause_s = 0.0, _SOON_S
+
+    @property
+    def _group(self) -> "PCCLProcessGroup":
+        group = self._of_group()
+        if group is None:
+            raise CollectiveError("recv: the process group is gone")
+        return group
 
     def expect(self, tag: int, take: Callable[[int], Call]) -> Arrival:
         """One more."""
@@ -95,26 +104,30 @@ class Arrivals:
             if left > 0 or not self._waiting:
                 return max(left, _SOON_S)
             try:
-                waits = self.group.communicator.status()["waits"]
+                waits = self._group.communicator.status()["waits"]
                 self._match([found for wait in waits if (found := _OFFER.match(wait["text"]))])
             except PCCLError as error:
                 for arrival in self._waiting:
-                    arrival.error = self.group.explained("recv", error, time.monotonic() - arrival._began)
+                    arrival.error = self.explain("recv", error, time.monotonic() - arrival._began)
+                self._waiting = []
+            except CollectiveError as gone:
+                for arrival in self._waiting:
+                    arrival.error = gone
                 self._waiting = []
             self._pause_s = min(1.5 * self._pause_s, _LATER_S)
             self._due = time.monotonic() + self._pause_s
             return self._pause_s
 
     def _match(self, offers: List[Any]) -> None:
-        ranks = self.group.ranks()
-        own = self.group.communicator.peer_id.hex()[:8]
+        ranks = self._group.ranks()
+        own = self._group.communicator.peer_id.hex()[:8]
         for arrival in list(self._waiting):
             for found in offers:
                 rank = ranks.get(found[2])
                 if found[3] != own or rank is None:
                     continue
                 try:
-                    operation = self.group.take_if_next(int(found[1]), arrival.take(rank))
+                    operation = self._group.take_if_next(int(found[1]), arrival.take(rank))
                 except Exception as error:
                     operation, arrival.error = None, error
                 if operation is None and arrival.error is None:

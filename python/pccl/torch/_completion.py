@@ -1,7 +1,8 @@
 """The thread of a process group that ends operations for which nobody waits, and those whose futures somebody has."""
 
 import threading
-from typing import Dict, List, Optional, Set
+import weakref
+from typing import Callable, Dict, List, Optional, Set
 
 from ._errors import CollectiveError
 from ._lanes import Lanes
@@ -24,9 +25,9 @@ class Completion:
         # All works, and those of them that are in no queue, of which there are never many.
         self._flying: Dict[CollectiveWork, None] = {}
         self._begun: Dict[CollectiveWork, None] = {}
-        lanes.begun = self._leaves_queue
+        lanes.begun = _weakly(self._leaves_queue)
         self._thread: Optional[threading.Thread] = None
-        self._is_idle, self._is_over = False, False
+        self._is_idle, self._is_over, self._is_released = False, False, False
         #: The last failure of communication since the last ``forget``.
         self.last_error: Optional[CollectiveError] = None
 
@@ -79,6 +80,12 @@ class Completion:
         if thread is not None and thread is not threading.current_thread():
             thread.join(5.0)
 
+    def release(self) -> None:
+        """Ends the thread as soon as nothing is in flight: nothing more will be."""
+        with self._guard:
+            self._is_released = True
+            self._guard.notify()
+
     def _leaves_queue(self, work: CollectiveWork) -> None:
         with self._guard:
             if work in self._flying and work.has_begun:
@@ -104,7 +111,7 @@ class Completion:
     def _next(self) -> Optional[List[CollectiveWork]]:
         """What is in flight, as soon as something is; ``None`` if that takes too long."""
         with self._guard:
-            if not self._flying and not self._is_over:
+            if not self._flying and not self._is_over and not self._is_released:
                 self._is_idle = True
                 self._guard.wait(_IDLE_S)
                 self._is_idle = False
@@ -112,3 +119,14 @@ class Completion:
                 self._thread = None
                 return None
             return list(self._begun)
+
+
+def _weakly(method: Callable[[CollectiveWork], None]) -> Callable[[CollectiveWork], None]:
+    """The method as long as its object is there, which this does not keep."""
+    kept = weakref.WeakMethod(method)
+
+    def call(work: CollectiveWork) -> None:
+        bound = kept()
+        if bound is not None:
+            bound(work)
+    return call

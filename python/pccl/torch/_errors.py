@@ -63,10 +63,13 @@ class CollectiveError(DistBackendError):
 def failed(what: str, error: PCCLError, named: Callable[[str], str] = str,
            waited_s: Optional[float] = None) -> CollectiveError:
     """The failure of ``what`` that ``error`` of PCCL caused. ``named`` has the names of members in the words of torch. A
-    limit that has passed after ``waited_s`` is said in the words of Gloo, which programs look for."""
+    limit that has passed after ``waited_s``, and a member that is gone, are said in the words of Gloo, which programs
+    look for."""
     text = named(error.message or str(error))
     if isinstance(error, TimedOut) and waited_s is not None:
         text = f"Timed out waiting {1000 * waited_s:.0f}ms: {text[len(_LIMIT):] if text.startswith(_LIMIT) else text}"
+    elif isinstance(error, GroupBroken):
+        text = f"Connection closed by peer: {text}"
     return CollectiveError(f"{what}: {text}", error, None if error.verdict is None else named(error.verdict))
 
 

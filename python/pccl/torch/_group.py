@@ -14,7 +14,7 @@ from ._barriers import Barriers
 from ._chain import Chain, Follow
 from ._collectives import Collectives
 from ._completion import Completion
-from ._errors import CollectiveError, failed
+from ._errors import CollectiveError
 from ._lanes import ALL, Call, Lanes, Operation
 from ._master import Embedded, found
 from ._members import Members
@@ -35,8 +35,10 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
         self._members, self._master, self._can_reconfigure = members, master, can_reconfigure
         self._limit = timeout
         self._launching = threading.Lock()
-        self._completion = Completion("pccl", Lanes(members.communicator, self.size, self.explained))
-        self.arrivals = Arrivals(self)
+        # Nothing here refers back to the group: one that is only dropped leaves at once.
+        lanes = Lanes(members.communicator, lambda: members.size, members.explained)
+        self._completion = Completion("pccl", lanes)
+        self.arrivals = Arrivals(self, members.explained)
         PairCalls.begin_pairs(self)
         self._sequence, self._is_aborted, self._is_over, self._is_default = 0, False, False, False
         self._coalesced: Optional[List[CollectiveWork]] = None
@@ -116,10 +118,6 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
     def ranks(self) -> Dict[str, int]:
         """The members by what their identities begin with."""
         return self._members.ranks()
-
-    def explained(self, what: str, error: PCCLError, waited_s: float) -> CollectiveError:
-        """An error of PCCL in the words of torch."""
-        return failed(what, error, self._members.named, waited_s)
 
     def _check(self, what: str) -> None:
         if self._is_over:
@@ -215,6 +213,11 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
             found.note(None)
         if self._master is not None:
             self._master.stop()
+
+    def __del__(self) -> None:
+        # The constructor may have failed.
+        if hasattr(self, "_completion"):
+            self._completion.release()
 
 
 class _BackendObject(dist.distributed_c10d.C10DBackend):  # type: ignore[misc, name-defined]

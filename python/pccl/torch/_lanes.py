@@ -189,7 +189,8 @@ class Lanes:
             del self._waiting[operation.call.lane]
         assert operation.queued is not None
         operation.queued.set()
-        self.begun(operation.work)
+        work, operation.work = operation.work, None
+        self.begun(work)
 
     def _has_room(self, lane: Lane) -> bool:
         most = _MOST_COLLECTIVES

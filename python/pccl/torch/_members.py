@@ -55,6 +55,10 @@ class Members:
         ranks = self.ranks()
         return sorted(ranks[identity.hex()[:8]] for identity in identities if identity.hex()[:8] in ranks)
 
+    def explained(self, what: str, error: PCCLError, waited_s: float) -> CollectiveError:
+        """An error of PCCL in the words of torch."""
+        return failed(what, error, self.named, waited_s)
+
     def named(self, text: str) -> str:
         """A sentence of the library with the ranks of the members: ``rank 2 (host:pid)``."""
         return _PEER.sub(self._named, text)

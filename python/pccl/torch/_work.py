@@ -55,7 +55,7 @@ class CollectiveWork(Work):
         super().__init__()
         self._what, self._parts, self._outputs, self._source = what, list(parts), list(outputs), source
         for part in self._parts:
-            if isinstance(part, Operation):
+            if isinstance(part, Operation) and not part.has_begun:
                 part.work = self
         self._finish: List[Finish] = list(finish)
         self._deadline = time.monotonic() + limit_s

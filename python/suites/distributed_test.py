@@ -4,14 +4,13 @@ The suite is that of the installed torch. It asks for the backend ``gloo`` by na
 only for that name, so over PCCL the name stands for the backend ``pccl``. ``run.py`` starts this and compares.
 """
 
-import json
 import os
 import sys
 import tempfile
-import time
-import traceback
 import unittest
 from pathlib import Path
+
+from outcome import report
 
 
 def main() -> None:
@@ -32,10 +31,7 @@ def main() -> None:
     suite = suite_of(distributed_test)
     names = unittest.defaultTestLoader.getTestCaseNames(suite)
     for name in [name for name in names if not wanted or name in wanted]:
-        began = time.monotonic()
-        outcome, why = outcome_of(suite, name, Path(scratch))
-        seconds = round(time.monotonic() - began, 1)
-        print("\n" + json.dumps({"test": name, "outcome": outcome, "why": why, "s": seconds}), flush=True)
+        report(name, suite(name), Path(scratch))
 
 
 def stand_for_gloo(dist):
@@ -57,30 +53,6 @@ def suite_of(module):
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     return Suite
-
-
-def outcome_of(suite, name, scratch):
-    """Runs one test: whether it passed, failed, or was skipped, and the reason. What the ranks print is looked at only
-    if it fails."""
-    result, output = unittest.TestResult(), scratch / "output"
-    kept = os.dup(1), os.dup(2)
-    with output.open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
-            suite(name).run(result)
-        except BaseException:
-            result.errors.append((None, traceback.format_exc()))
-        finally:
-            sys.stdout.flush()
-            for copy, number in zip(kept, (1, 2)):
-                os.dup2(copy, number)
-                os.close(copy)
-    if result.skipped:
-        return "skipped", result.skipped[0][1]
-    if not result.failures and not result.errors:
-        return "passed", ""
-    return "failed", (result.failures + result.errors)[0][1] + output.read_text(errors="replace")
 
 
 if __name__ == "__main__":

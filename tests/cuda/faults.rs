@@ -72,7 +72,7 @@ impl Peer<'_> {
         }
         self.together.wait();
         // Nobody waits for ever for somebody whose driver has failed.
-        let options = LaunchOptions { timeout: Some(Duration::from_secs(100)), ..case.options() };
+        let options = LaunchOptions { timeout: Some(Duration::from_secs(300)), ..case.options() };
         let result = std::thread::scope(|scope| {
             beside.map(|beside| scope.spawn(beside));
             call.map_or(Ok(()), |call: Call<'static>| self.comm.call(call, options).map(drop))

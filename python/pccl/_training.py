@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 from ._arguments import U32, integer, milliseconds
 from ._descriptors import SharedStateSyncInfo, World
 from ._enums import Remedy, SharedStateSyncStrategy
-from ._errors import PCCLError
+from ._errors import NotConnected, PCCLError
 from ._log import info, warn
 from ._notice import Notice, wait_out
 from ._reduces import AsyncReduceHandle
@@ -107,10 +107,16 @@ class Training:
         while loop.goes_on():
             peers = integer(min_world() if callable(min_world) else min_world, "min_world", 1, U32)
             # Outside of the try: recover tries again by itself, for as long as that is of use.
-            if error is not None:
-                self.recover(error, min_world=peers, state=fetched)
-            elif not self.is_connected:
-                self._recover(Remedy.RECONNECT, peers, fetched)
+            try:
+                if error is not None:
+                    self.recover(error, min_world=peers, state=fetched)
+                elif not self.is_connected:
+                    self._recover(Remedy.RECONNECT, peers, fetched)
+            except NotConnected:
+                # Closed while it waited for others, by a notice say, after which there is no other step.
+                if loop.goes_on():
+                    raise
+                return
             error = None
             try:
                 self._wait_for(peers)

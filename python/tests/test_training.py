@@ -361,6 +361,19 @@ def test_the_documented_parts_run(master, start, mark):
             peer.finish()
 
 
+def test_a_notice_while_a_peer_waits_for_others_ends_its_loop(master, start):
+    """The first leaves by its notice, and the second, which waits for another peer, by the end of its own."""
+    part = next(part for part in blocks() if "pccl.Notice(" in part)
+    before, behind = PARTS["pccl.Notice("][0], "assert notice.is_given()\n"
+    for old, new in (("sleep 1;", "sleep ' + str(1 + 4 * index) + ';"), ("within=25", "within=1"),
+                     ("state.revision < 1000 and not", "not")):
+        assert old in before + part
+        before, part = before.replace(old, new), part.replace(old, new)
+    started = [start(before + part + behind, master, 2, index) for index in range(2)]
+    for peer in started:
+        peer.finish()
+
+
 @pytest.mark.parametrize("program", list(documented()), ids=["run", "recover", "run lending", "recover lending"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_the_documented_loops_survive_their_master(start, lead, how, program):

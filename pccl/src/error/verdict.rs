@@ -1,11 +1,11 @@
-//! What a call ends with when the master has judged it, and the line of the log that says so.
+//! The error of a call that the master has judged, and the line of the log for it.
 
 use super::Error;
 use parking_lot::Mutex;
 use pccl_protocol::{CallKind, Cause, PeerId, Verdict};
 use std::time::{Duration, Instant};
 
-/// What judges the calls that one event ended arrives within this time.
+/// Verdicts on the calls that one event ended arrive within this time.
 const ONE_EVENT: Duration = Duration::from_secs(1);
 
 impl Error {

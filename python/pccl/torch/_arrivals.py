@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 from .._enums import Result
 from .._errors import PCCLError, TimedOut
 from ._errors import CollectiveError
-from ._lanes import Call, Explain, Operation
+from ._lanes import Call, Operation
+from ._members import Members
 
 if TYPE_CHECKING:
     from ._group import PCCLProcessGroup
@@ -54,7 +55,7 @@ class Arrival:
         if not self.over(limit_s) and self._arrivals.forget(self):
             waited_s = time.monotonic() - self._began
             error = TimedOut(Result.INVALID_USAGE, "recv", f"nobody has sent with tag {self.tag}", cause="TimedOut")
-            self.error = self._arrivals.explain("recv", error, waited_s)
+            self.error = self._arrivals.members.explained("recv", error, waited_s)
         return self.error if self.operation is None else self.operation.end(until - time.monotonic())
 
     def abort(self) -> None:
@@ -68,9 +69,9 @@ class Arrival:
 class Arrivals:
     """All such transfers of one group, in the order of the calls."""
 
-    def __init__(self, group: "PCCLProcessGroup", explain: Explain):
+    def __init__(self, group: "PCCLProcessGroup", members: Members):
         # A group that nobody has any more goes at once, and not when Python looks for circles.
-        self._of_group, self.explain, self._guard = weakref.ref(group), explain, threading.Lock()
+        self._of_group, self.members, self._guard = weakref.ref(group), members, threading.Lock()
         self._waiting: List[Arrival] = []
         self._due, self._pause_s = 0.0, _SOON_S
 
@@ -104,23 +105,19 @@ class Arrivals:
             if left > 0 or not self._waiting:
                 return max(left, _SOON_S)
             try:
-                waits = self._group.communicator.status()["waits"]
+                waits = self.members.communicator.status()["waits"]
                 self._match([found for wait in waits if (found := _OFFER.match(wait["text"]))])
             except PCCLError as error:
                 for arrival in self._waiting:
-                    arrival.error = self.explain("recv", error, time.monotonic() - arrival._began)
-                self._waiting = []
-            except CollectiveError as gone:
-                for arrival in self._waiting:
-                    arrival.error = gone
+                    arrival.error = self.members.explained("recv", error, time.monotonic() - arrival._began)
                 self._waiting = []
             self._pause_s = min(1.5 * self._pause_s, _LATER_S)
             self._due = time.monotonic() + self._pause_s
             return self._pause_s
 
     def _match(self, offers: List[Any]) -> None:
-        ranks = self._group.ranks()
-        own = self._group.communicator.peer_id.hex()[:8]
+        ranks = self.members.ranks()
+        own = self.members.communicator.peer_id.hex()[:8]
         for arrival in list(self._waiting):
             for found in offers:
                 rank = ranks.get(found[2])

@@ -1,8 +1,7 @@
 """The thread of a process group that ends operations for which nobody waits, and those whose futures somebody has."""
 
 import threading
-import weakref
-from typing import Callable, Dict, List, Optional, Set
+from typing import Dict, List, Optional, Set
 
 from ._errors import CollectiveError
 from ._lanes import Lanes
@@ -25,7 +24,6 @@ class Completion:
         # All works, and those of them that are in no queue, of which there are never many.
         self._flying: Dict[CollectiveWork, None] = {}
         self._begun: Dict[CollectiveWork, None] = {}
-        lanes.begun = _weakly(self._leaves_queue)
         self._thread: Optional[threading.Thread] = None
         self._is_idle, self._is_over, self._is_released = False, False, False
         #: The last failure of communication since the last ``forget``.
@@ -86,7 +84,8 @@ class Completion:
             self._is_released = True
             self._guard.notify()
 
-    def _leaves_queue(self, work: CollectiveWork) -> None:
+    def leaves_queue(self, work: CollectiveWork) -> None:
+        """An operation of the work has left its queue."""
         with self._guard:
             if work in self._flying and work.has_begun:
                 self._begun[work] = None
@@ -119,14 +118,3 @@ class Completion:
                 self._thread = None
                 return None
             return list(self._begun)
-
-
-def _weakly(method: Callable[[CollectiveWork], None]) -> Callable[[CollectiveWork], None]:
-    """The method as long as its object is there, which this does not keep."""
-    kept = weakref.WeakMethod(method)
-
-    def call(work: CollectiveWork) -> None:
-        bound = kept()
-        if bound is not None:
-            bound(work)
-    return call

@@ -10,8 +10,10 @@ import torch.distributed as dist
 
 from .._communicator import Communicator
 from .._errors import PCCLError
+from ._beside import default
 from ._errors import failed
 from ._group import PCCLProcessGroup
+from ._lanes import Lanes
 from ._master import arrive, found, through_store
 from ._members import Members, member_name
 
@@ -46,8 +48,12 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
     is_default = not list(given.global_ranks_in_group)
     if chosen.elastic is not None:
         members = Members("", chosen.elastic, rank, size, is_formed=False)
-        return PCCLProcessGroup(store, members, timeout, False, None)
+        return PCCLProcessGroup(store, Lanes(members), timeout)
     attempt = _attempt(f"{given.group_id} {rank}")
+    if not can_reconfigure and not is_default:
+        shared = default.shared(given, options is not None, f"pccl/space/{attempt}")
+        if shared is not None:
+            return PCCLProcessGroup(store, shared[0], timeout, space=shared[1])
     address, master = chosen.master or found.address, None
     in_store = address is None
     if address is None:
@@ -57,7 +63,7 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
         members = _connected(address, chosen, rank, size, timeout, name)
         if in_store:
             arrive(store, size, attempt, master, timeout.total_seconds())
-        group = PCCLProcessGroup(store, members, timeout, can_reconfigure, master)
+        group = PCCLProcessGroup(store, Lanes(members), timeout, can_reconfigure, master)
         if not can_reconfigure:
             members.form_through(store, rank, size, attempt, timeout.total_seconds())
     except BaseException:
@@ -67,6 +73,8 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
     if is_default:
         found.note(address)
         group._is_default = True
+        if not can_reconfigure:
+            default.note(group)
     return group
 
 

@@ -19,6 +19,7 @@ from ._lanes import ALL, Call, Lanes, Operation
 from ._master import Embedded, found
 from ._members import Members
 from ._pairs import PairCalls
+from ._tags import Tags
 from ._work import CollectiveWork, Finish, Part, seconds
 
 _DEVICES = ("cpu", "cuda")
@@ -29,17 +30,17 @@ _PARTING_S = 5.0
 class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # type: ignore[misc]
     """A process group over PCCL. ``init_process_group("pccl", ...)`` and ``new_group`` make it."""
 
-    def __init__(self, store: Any, members: Members, timeout: timedelta, can_reconfigure: bool,
-                 master: Optional[Embedded]):
+    def __init__(self, store: Any, lanes: Lanes, timeout: timedelta, can_reconfigure: bool = False,
+                 master: Optional[Embedded] = None, space: int = 0):
+        members = lanes.members
         super().__init__(store, members.rank, members.size)
         self._members, self._master, self._can_reconfigure = members, master, can_reconfigure
-        self._limit = timeout
+        self._limit, self._tags = timeout, Tags(members.communicator, space)
+        members.users.add(self)
         self._launching = threading.Lock()
         # Nothing here refers back to the group: one that is only dropped leaves at once.
-        lanes = Lanes(members.communicator, lambda: members.size, members.explained)
         self._completion = Completion("pccl", lanes)
-        self.arrivals = Arrivals(self, members.explained)
-        PairCalls.begin_pairs(self)
+        self.arrivals = Arrivals(self, members)
         self._sequence, self._is_aborted, self._is_over, self._is_default = 0, False, False, False
         self._coalesced: Optional[List[CollectiveWork]] = None
         self._object = _BackendObject(self, members.rank, members.size)
@@ -73,6 +74,16 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence
 
+    @property
+    def lanes(self) -> Lanes:
+        """What is in flight on its communicator."""
+        return self._completion.lanes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was shut down."""
+        return self._is_over
+
     # ---- Operations
 
     def launch(self, what: str, calls: Sequence[Union[Call, Follow, Part]] = (),
@@ -84,7 +95,7 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
         with self._launching:
             self._check(what)
             parts = [self._part(what, call) for call in calls]
-            self._completion.lanes.enter([part.first for part in parts if isinstance(part, (Operation, Chain))])
+            self.lanes.enter([part.first for part in parts if isinstance(part, (Operation, Chain))])
             self._sequence += 1
             work = CollectiveWork(what, parts, outputs, finish, limit, self._completion, source)
             self._completion.launched(work)
@@ -97,27 +108,23 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
             return self._operation(what, call)
         if not isinstance(call, Follow):
             return call
-        first, tag = self._operation(what, call.first), self._members.communicator._tag(None)
-        lanes = self._completion.lanes
-        return Chain(first, lambda: Operation(what, call.second(), tag, lanes))
+        first, tag = self._operation(what, call.first), self._tags.take(ALL, 0)
+        lanes, space = self.lanes, self._tags.space
+        return Chain(first, lambda: Operation(what, call.second(), tag, lanes, space))
 
     def _operation(self, what: str, call: Call) -> Operation:
         """The operation of a call, with the tag that it has among all calls of this process."""
-        tag = self._members.communicator._tag(None) if call.lane == ALL else self.numbered(call.lane, call.tag)
-        return Operation(what, call, tag, self._completion.lanes)
+        tag = self._tags.take(call.lane, call.tag)
+        return Operation(what, call, tag, self.lanes, self._tags.space)
 
     def take_if_next(self, number: int, call: Call) -> Optional[Operation]:
         """Begins a transfer to this process, if ``number`` is what its tag would be."""
         with self._launching:
-            if self.next_number(call.lane, call.tag) != number:
+            if self._tags.next(call.lane, call.tag) != number:
                 return None
             operation = self._operation("recv", call)
             operation.enter()
             return operation
-
-    def ranks(self) -> Dict[str, int]:
-        """The members by what their identities begin with."""
-        return self._members.ranks()
 
     def _check(self, what: str) -> None:
         if self._is_over:
@@ -158,7 +165,7 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
             self._completion.abort()
             self._members.reconfigure(opts.uuid, opts.handles, limit)
             self._completion.forget()
-            PairCalls.begin_pairs(self)
+            self._tags.begin()
             self._is_aborted, self._coalesced = False, None
         return self.launch("reconfigure")
 
@@ -199,16 +206,20 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
 
     def shutdown(self) -> None:
         """Leaves the run, together with the other members if they do so within five seconds: who leaves breaks the group,
-        and with it what two others are doing. The process that has started the master ends it when all have left."""
+        and with it what two others are doing. Of groups that share a communicator only the last one leaves. The process
+        that has started the master ends it when all have left."""
         with self._launching:
             if self._is_over:
                 return
             self._is_over = True
-        if not self._is_aborted and self._completion.last_error is None:
+        self._members.users.discard(self)
+        is_last = not self._members.users
+        if is_last and not self._is_aborted and self._completion.last_error is None:
             self._members.part(_PARTING_S)
         self._completion.abort()
         self._completion.stop()
-        self._members.leave()
+        if is_last:
+            self._members.leave()
         if self._is_default:
             found.note(None)
         if self._master is not None:
@@ -256,7 +267,6 @@ class _BackendObject(dist.distributed_c10d.C10DBackend):  # type: ignore[misc, n
     @property
     def supports_coalescing(self) -> bool:
         return True
-
 
 
 def _forward(name: str) -> Callable[..., Any]:

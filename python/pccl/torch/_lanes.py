@@ -1,30 +1,33 @@
 """Operations of PCCL in flight, and the queues of those for which there is no room yet.
 
 A communicator has a limit for what is in flight; torch has none. Operations beyond it wait, in the order of the calls:
-collectives in one lane, and the transfers to and from each other member in lanes of their own, so that no full lane
-holds up what it waits for itself.
+the collectives of a group in one lane, and its transfers to and from each other member in lanes of their own, so that no
+full lane holds up what it waits for itself.
 """
 
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, Deque, Dict, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Optional, Sequence, Tuple
 
 from .._enums import Result
 from .._errors import PCCLError, TimedOut
 from .._reduces import AsyncReduceHandle
 from ._errors import CollectiveError
 
+if TYPE_CHECKING:
+    from ._members import Members
+
 #: ``("all", 0)``, or the direction and the other member of a transfer.
 Lane = Tuple[str, int]
 ALL: Lane = ("all", 0)
-#: Operations that one communicator has in flight for the group, of the 1,024 that it may have; those of the program's own
-#: calls and of its segments are among them.
+#: Operations that one communicator has in flight, of the 1,024 that it may have; those of the program's own calls and of
+#: its segments are among them.
 _MOST = 896
+#: Of these, how many are for the only one of a lane: groups that share a communicator do not hold each other up.
+_FIRSTS = 128
 _MOST_COLLECTIVES = 256
-#: An error of PCCL as that of an operation of the group which has waited for some seconds.
-Explain = Callable[[str, PCCLError, float], CollectiveError]
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,10 @@ class Call:
 class Operation:
     """An operation of PCCL: in a queue, in flight, or over."""
 
-    def __init__(self, what: str, call: Call, tag: int, lanes: "Lanes"):
-        self.call, self._what, self._tag, self._lanes = call, what, tag, lanes
+    def __init__(self, what: str, call: Call, tag: int, lanes: "Lanes", space: int):
+        """``space`` is that of the tags of its group."""
+        self._call, self._what, self._tag, self._lanes = call, what, tag, lanes
+        self.lane = (space, call.lane)
         self._began = time.monotonic()
         self._handle: Optional[AsyncReduceHandle] = None
         self._error: Optional[Exception] = None
@@ -69,7 +74,7 @@ class Operation:
     def start(self, communicator: Any) -> None:
         """Begins it. An error is that of the operation."""
         try:
-            self._handle = self.call.begin(communicator, self._tag)
+            self._handle = self._call.begin(communicator, self._tag)
         except PCCLError as error:
             self._error = self._explained(error)
         except Exception as error:
@@ -125,19 +130,17 @@ class Operation:
             pass
 
     def _explained(self, error: PCCLError) -> CollectiveError:
-        return self._lanes.explain(self._what, error, time.monotonic() - self._began)
+        return self._lanes.members.explained(self._what, error, time.monotonic() - self._began)
 
 
 class Lanes:
-    """The works that a group has in flight, and those that wait for these to end."""
+    """The operations that one communicator has in flight, and those that wait for these to end."""
 
-    def __init__(self, communicator: Any, size: Callable[[], int], explain: Explain):
-        self._communicator, self._size, self.explain = communicator, size, explain
+    def __init__(self, members: "Members"):
+        self.members = members
         self._guard = threading.RLock()
-        self._flying: Dict[Lane, int] = {}
-        self._waiting: Dict[Lane, Deque[Operation]] = {}
-        #: Is told of the work of each operation that leaves its queue.
-        self.begun: Callable[[Any], None] = lambda work: None
+        self._flying: Dict[Tuple[int, Lane], int] = {}
+        self._waiting: Dict[Tuple[int, Lane], Deque[Operation]] = {}
 
     @property
     def is_full(self) -> bool:
@@ -149,7 +152,7 @@ class Lanes:
         the error of one that could not begin, and gives up the others."""
         with self._guard:
             for place, operation in enumerate(operations):
-                lane = operation.call.lane
+                lane = operation.lane
                 if lane not in self._waiting and self._has_room(lane):
                     self._start(operation)
                     if operation.refused is not None:
@@ -168,7 +171,7 @@ class Lanes:
             if not operation.has_room:
                 return
             self._release(operation)
-            for lane in [operation.call.lane, *self._waiting]:
+            for lane in [operation.lane, *self._waiting]:
                 while lane in self._waiting and self._has_room(lane):
                     following = self._waiting[lane][0]
                     self._start(following)
@@ -178,34 +181,38 @@ class Lanes:
         """Takes an operation out of its queue, if it is in one, with this error. Its tag is left out: others that wait
         for it do so until their own limit."""
         with self._guard:
-            if operation in self._waiting.get(operation.call.lane, ()):
+            if operation in self._waiting.get(operation.lane, ()):
                 operation.refuse(error)
                 self._out_of_queue(operation)
 
     def _out_of_queue(self, operation: Operation) -> None:
-        queue = self._waiting[operation.call.lane]
+        queue = self._waiting[operation.lane]
         queue.remove(operation)
         if not queue:
-            del self._waiting[operation.call.lane]
+            del self._waiting[operation.lane]
         assert operation.queued is not None
         operation.queued.set()
         work, operation.work = operation.work, None
-        self.begun(work)
+        if work is not None:
+            work.leaves_queue()
 
-    def _has_room(self, lane: Lane) -> bool:
+    def _has_room(self, lane: Tuple[int, Lane]) -> bool:
         most = _MOST_COLLECTIVES
-        if lane != ALL:
-            most = max(1, (_MOST - _MOST_COLLECTIVES) // max(1, 2 * (self._size() - 1)))
-        return self._flying.get(lane, 0) < most and sum(self._flying.values()) < _MOST
+        if lane[1] != ALL:
+            most = max(1, (_MOST - _FIRSTS - _MOST_COLLECTIVES) // max(1, 2 * (self.members.size - 1)))
+        here, everywhere = self._flying.get(lane, 0), sum(self._flying.values())
+        return here < most and everywhere < (_MOST - _FIRSTS if here else _MOST)
 
     def _start(self, operation: Operation) -> None:
-        lane = operation.call.lane
-        self._flying[lane] = self._flying.get(lane, 0) + 1
+        self._flying[operation.lane] = self._flying.get(operation.lane, 0) + 1
         operation.has_room = True
-        operation.start(self._communicator)
+        operation.start(self.members.communicator)
         if operation.refused is not None:
             self._release(operation)
 
     def _release(self, operation: Operation) -> None:
         operation.has_room = False
-        self._flying[operation.call.lane] -= 1
+        self._flying[operation.lane] -= 1
+        if not self._flying[operation.lane]:
+            # Groups come and go.
+            del self._flying[operation.lane]

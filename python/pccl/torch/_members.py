@@ -7,6 +7,7 @@ import socket
 import threading
 from typing import Any, Dict, List, Match, Sequence
 from uuid import uuid4
+from weakref import WeakSet
 
 from .._communicator import Communicator
 from .._errors import ConnectFailed, PCCLError
@@ -33,6 +34,8 @@ class Members:
         self._rank, self._size = rank, size
         self._ranks: Dict[str, int] = {}
         self.communicator = communicator
+        #: The groups that have these members by this communicator.
+        self.users: "WeakSet[Any]" = WeakSet()
 
     @property
     def rank(self) -> int:

@@ -1,23 +1,19 @@
 """The calls of c10d that PCCL makes of transfers between two members."""
 
-from collections import defaultdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, DefaultDict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import torch
 
 from ._arrivals import Arrivals
 from ._collectives import _inner, _limit
 from ._errors import CollectiveError, Unsupported
-from ._lanes import Call, Lane
+from ._lanes import Call
+from ._tags import OWN
 from ._tensors import as_bytes, host, one, parts
 from ._work import CollectiveWork, Finish, Part
 
 _Tensors = Sequence[torch.Tensor]
-#: Transfers with one tag of torch from one to another, which may be in flight together, are counted modulo this.
-_IN_A_ROW = 1 << 20
-#: Where the tags of transfers begin that no caller has asked for.
-_OWN = 1 << 62
 
 
 class PairCalls:
@@ -35,10 +31,6 @@ class PairCalls:
         def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), outputs: _Tensors = (),
                    finish: Sequence[Finish] = (), timeout: Optional[timedelta] = None,
                    source: Callable[[], int] = lambda: -1) -> CollectiveWork: ...
-
-    def begin_pairs(self) -> None:
-        """A new membership: transfers are counted from the beginning, by all members alike."""
-        self._counts: DefaultDict[Tuple[Lane, int], int] = defaultdict(int)
 
     def send(self, tensors: _Tensors, dst: int, tag: int = 0) -> CollectiveWork:
         """Gives a tensor to another member. Those with one tag arrive in their order."""
@@ -125,21 +117,11 @@ class PairCalls:
             if rank == me:
                 into.flat.copy_(own[0])
 
-        calls = [_take(into.flat, rank, _OWN) for rank, into in targets if rank != me]
-        calls += [_give(flat, rank, _OWN) for rank, flat in sources if rank != me]
+        calls = [_take(into.flat, rank, OWN) for rank, into in targets if rank != me]
+        calls += [_give(flat, rank, OWN) for rank, flat in sources if rank != me]
         done = [into.put_back for _, into in targets]
         shown = [tensor for _, tensor in take] if outputs is None else outputs
         return self.launch(what, calls, shown, [*done, *finish], timeout)
-
-    def numbered(self, lane: Lane, tag: int) -> int:
-        """The tag of a transfer: that of torch, and how many with that tag there were."""
-        number = self.next_number(lane, tag)
-        self._counts[lane, tag] += 1
-        return number
-
-    def next_number(self, lane: Lane, tag: int) -> int:
-        """What ``numbered`` returns next."""
-        return (tag if tag >= _OWN else tag * _IN_A_ROW) + self._counts[lane, tag] % _IN_A_ROW
 
 
 def _give(flat: torch.Tensor, rank: int, tag: int) -> Call:

@@ -141,6 +141,10 @@ class CollectiveWork(Work):
 
     # ---- How it comes to its end
 
+    def leaves_queue(self) -> None:
+        """One of its operations has left its queue."""
+        self._completion.leaves_queue(self)
+
     @property
     def has_begun(self) -> bool:
         """As of a part: whether none of its parts is in a queue."""

@@ -1,8 +1,6 @@
 //! What well-behaved clients see, and what they see of others that vanish.
 
-mod common;
-
-use common::{Client, PATIENCE, launch};
+use crate::common::{Client, PATIENCE, launch};
 use pccl_master::{Master, MasterConfig, MasterError};
 use pccl_protocol::{C2m, KickCode, M2c, Nothing, RequestId};
 use socket2::SockRef;
@@ -103,7 +101,7 @@ fn a_last_packet_in_front_of_the_end_of_the_stream_is_not_lost() {
     let (mut first, mut second) = two_peers(&master);
     // Echoes fill the way to the client that does not read them, its end comes right behind the leave.
     for sequence in 0..100 {
-        second.send(&common::beat(sequence));
+        second.send(&crate::common::beat(sequence));
     }
     second.send(&C2m::Leave(Nothing {}));
     drop(second);
@@ -148,7 +146,7 @@ fn stop_tells_everybody_why() {
     let master = launch(|_| {});
     let (mut first, mut second) = two_peers(&master);
     let mut unregistered = Client::connect(master.local_addr());
-    let mut half_open = common::stream_to(master.local_addr());
+    let mut half_open = crate::common::stream_to(master.local_addr());
     // The master has seen the half-open connection once it has answered a later one.
     Client::connect(master.local_addr());
     master.stop();
@@ -169,7 +167,7 @@ fn stop_tells_everybody_why() {
 fn clients_that_do_not_listen_cannot_hold_up_the_stop() {
     let master = launch(|_| {});
     let (_first, _second) = two_peers(&master);
-    let _half_open = common::stream_to(master.local_addr());
+    let _half_open = crate::common::stream_to(master.local_addr());
     master.stop_handle().stop();
     master.wait().unwrap();
 }

@@ -1,8 +1,6 @@
 //! The doctor against masters and ports as they can be found, and beside clients that must not notice it.
 
-mod common;
-
-use common::{Client, launch};
+use crate::common::{Client, launch};
 use pccl_master::{
     RunKey,
     doctor::{Finding, Health, Patient, Report, examine},

@@ -1,8 +1,6 @@
 //! Addresses that a master dials for somebody who has not registered: nobody behind its own firewall.
 
-mod common;
-
-use common::{Client, launch};
+use crate::common::{Client, launch};
 use pccl_protocol::{C2m, Examine, Host, M2c, Padding, PeerId, RequestId};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use tinysockets::place::own_address;

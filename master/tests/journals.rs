@@ -1,14 +1,10 @@
 //! Journals that cannot be written, are damaged, or are older than what peers know.
 
-mod common;
-#[path = "common/program.rs"]
-mod process;
-
-use common::{Client, PATIENCE};
+use crate::common::{Client, PATIENCE};
+use crate::process::{Program, command};
 use pccl_master::{query_status, status_to_json};
 use pccl_protocol::{C2m, JournalStage, M2c, Registered, RequestId, Return, Status, Term};
 use pccl_testkit::directory::Directory;
-use process::{Program, command};
 use std::{
     fs,
     path::Path,

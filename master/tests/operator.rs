@@ -1,9 +1,7 @@
 //! What an operator does to a running master: asks for the status, removes a peer, has stragglers dropped, chooses a
 //! revision.
 
-mod common;
-
-use common::{Client, PATIENCE, launch};
+use crate::common::{Client, PATIENCE, launch};
 use pccl_master::{MasterConfig, RunKey, query_status, remove_peer};
 use pccl_protocol::{
     Algorithm, C2m, Cause, Descriptor, GroupEpoch, Initiate, KickCode, M2c, OpId, Outcome, PartDescriptor,

@@ -1,8 +1,6 @@
 //! The program `pccl-master` and files that others have prepared, or may read.
 
-mod common;
-
-use common::PATIENCE;
+use crate::common::PATIENCE;
 use pccl_testkit::directory::{Directory, set_mode};
 use std::{
     fs,

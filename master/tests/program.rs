@@ -1,13 +1,9 @@
 //! The `pccl-master` program as a user or a service manager sees it.
 
-mod common;
-#[path = "common/program.rs"]
-mod process;
-
-use common::{Client, PATIENCE, beat, launch};
+use crate::common::{Client, PATIENCE, beat, launch};
+use crate::process::{Program, command};
 use pccl_master::Master;
 use pccl_protocol::{C2m, CopiesKnown, CopyId, KickCode, M2c, Promise, Return, StandBy, Term};
-use process::{Program, command};
 use std::{
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
@@ -293,7 +289,7 @@ fn who_asks_for_the_status_needs_the_key_and_nobody_prints_it() {
     let is_key = |text: &str| text.len() == 65 && text.trim().bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(is_key(&key) && is_key(&other) && key != other, "{key}{other}");
     let file = std::env::temp_dir().join(format!("pccl-key-{}", std::process::id()));
-    common::private_file(&file, &key);
+    crate::common::private_file(&file, &key);
     let file_name = file.to_str().unwrap().to_owned();
     let mut program = Program::start(&["--listen", "0.0.0.0:0", "--key-file", &file_name]);
     let address = format!("127.0.0.1:{}", program.address.port());
@@ -392,7 +388,7 @@ fn running_out_of_descriptors_is_survived() {
     ]));
     let (mut early, _) = Client::register(program.address, 0);
     // The kernel completes connections that the program has no descriptor for.
-    let mut silent: Vec<_> = (0..60).map(|_| common::stream_to(program.address)).collect();
+    let mut silent: Vec<_> = (0..60).map(|_| crate::common::stream_to(program.address)).collect();
     early.check_alive(1);
     // Some of them are served all the same, once others have gone.
     silent.drain(..50);
@@ -417,7 +413,7 @@ fn with_few_descriptors_the_status_is_answered_and_newcomers_read_why_there_is_n
     let mut peers = Vec::new();
     let refusal = loop {
         let mut client = Client::connect(program.address);
-        client.send(&common::registration(0));
+        client.send(&crate::common::registration(0));
         let answer = client.wait_for("an answer", |packet| match packet {
             M2c::Registered(_) => Some(None),
             M2c::Kicked(reason) => Some(Some(reason)),
@@ -432,7 +428,7 @@ fn with_few_descriptors_the_status_is_answered_and_newcomers_read_why_there_is_n
     assert_eq!(refusal.code, KickCode::Full);
     assert!(refusal.to_string().contains("ulimit -n"), "{refusal}");
     // Strangers hold what is left.
-    let _silent: Vec<_> = (0..40).map(|_| common::stream_to(program.address)).collect();
+    let _silent: Vec<_> = (0..40).map(|_| crate::common::stream_to(program.address)).collect();
     let status = pccl_master::query_status(&program.address.to_string(), None, PATIENCE).expect("a status");
     assert_eq!(status.peers.len(), peers.len());
 }

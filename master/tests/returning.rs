@@ -1,8 +1,6 @@
 //! Clients whose connection ends and that go on over another one, or only say so.
 
-mod common;
-
-use common::{Client, PATIENCE, launch, read_to_end};
+use crate::common::{Client, PATIENCE, launch, read_to_end};
 use pccl_master::Master;
 use pccl_protocol::{
     C2m, Copies, CopiesKnown, KickCode, M2c, PeerId, Received, Register, Registered, RequestId, Return,
@@ -36,7 +34,7 @@ fn alone(master: &Master, group: u32) -> (Client, Registered, u64) {
 
 fn registered_with(master: &Master, group: u32, p2p_port: u16) -> (Client, Registered, u64) {
     let mut client = Client::connect(master.local_addr());
-    let C2m::Register(register) = common::registration(group) else { panic!("a registration") };
+    let C2m::Register(register) = crate::common::registration(group) else { panic!("a registration") };
     let register = Register { p2p_port, ..register };
     client.send(&C2m::Register(register));
     let mut received = 0;

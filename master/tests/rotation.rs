@@ -1,8 +1,6 @@
 //! A peer that is locked out hears nothing of the new run key, however many connections it has opened with the old one.
 
-mod common;
-
-use common::{PATIENCE, half_way, launch, registration, stream_to};
+use crate::common::{PATIENCE, half_way, launch, registration, stream_to};
 use pccl_master::{Master, RunKey, lock_out, query_status, rotate_key};
 use pccl_protocol::{
     C2m, EdgeReport, KickCode, KickReason, M2c, PeerId, Purpose, RequestId, VoteTopology,
@@ -190,7 +188,7 @@ fn a_rotation_without_overlap_closes_what_an_old_key_has_opened_and_one_with_ove
     assert_eq!(preopened.await_kick().code, KickCode::Operator);
     for member in [&mut first, &mut second] {
         member.await_new_key();
-        member.send(&common::beat(1));
+        member.send(&crate::common::beat(1));
         member.wait(|packet| matches!(packet, M2c::Echo(_)));
     }
 }
@@ -211,7 +209,7 @@ fn the_program_locks_out_only_by_a_key_that_is_new_and_alone() {
     let write = |lines: &[RunKey]| {
         let file = run.directory.join("keys");
         let _ = fs::remove_file(&file);
-        common::private_file(&file, &lines.iter().map(RunKey::to_text).collect::<Vec<_>>().join("\n"));
+        crate::common::private_file(&file, &lines.iter().map(RunKey::to_text).collect::<Vec<_>>().join("\n"));
         file
     };
     for (lines, peer, text) in [
@@ -222,7 +220,7 @@ fn the_program_locks_out_only_by_a_key_that_is_new_and_alone() {
         let (is_done, said) = program(&run.admin(), &write(&lines), peer);
         assert!(!is_done && said.contains(text), "{said}");
     }
-    only.send(&common::beat(1));
+    only.send(&crate::common::beat(1));
     only.wait(|packet| matches!(packet, M2c::Echo(_)));
     let (is_done, said) = program(&run.admin(), &write(&[new()]), &me);
     assert!(is_done && said.starts_with(&format!("removed {me}")), "{said}");

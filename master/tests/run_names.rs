@@ -1,15 +1,11 @@
 //! Runs with the same key and different names, as an operator starts them and asks for them.
 
-mod common;
-#[path = "common/program.rs"]
-mod process;
-
-use common::{PATIENCE, launch, private_file};
+use crate::common::{PATIENCE, launch, private_file};
+use crate::process::{Program, command};
 use pccl_master::{
     AcceptedKeys, Master, MasterConfig, MasterError, RunKey, RunName, query_status, rotate_key,
 };
 use pccl_testkit::directory::Directory;
-use process::{Program, command};
 use std::{
     thread,
     time::{Duration, Instant},

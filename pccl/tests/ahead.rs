@@ -3,13 +3,9 @@
 //! lies for it. Those who are in lend until the master says that somebody waits: so no test depends on how long
 //! anything takes.
 
-#[allow(dead_code, reason = "each test binary tells its own lies")]
-#[path = "repair/liar.rs"]
-mod liar;
-#[path = "ahead/loans.rs"]
 mod loans;
 
-use liar::{Liar, Lie};
+use crate::liar::{self, Liar, Lie};
 use pccl::{
     Ahead, Builder, CallKind, Communicator, Error, Master, MasterConfig, Remedy, SharedState, StatusWait,
     SyncInfo, SyncStrategy,

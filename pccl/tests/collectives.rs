@@ -1,8 +1,6 @@
 //! Each kind of collective among peers that are threads of this process: what they end with.
 
-#[path = "collectives/failures.rs"]
 mod failures;
-#[path = "collectives/late.rs"]
 mod late;
 
 use pccl::{

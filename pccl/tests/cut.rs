@@ -1,6 +1,5 @@
 //! The connection to the master is cut on the way while master and peers go on: nobody who calls notices.
 
-#[path = "cut/proxy.rs"]
 mod proxy;
 
 use pccl::{

@@ -126,7 +126,11 @@ fn files_of_survivors_and_master_name_the_peer_that_vanished() {
     let address = master.local_addr().to_string();
     let me = std::env::current_exe().expect("own path");
     let mut victim = Command::new(me);
-    victim.args(["--exact", "victim"]).env(VICTIM, &address).stdout(Stdio::null()).stderr(Stdio::null());
+    victim
+        .args(["--exact", "flight::victim"])
+        .env(VICTIM, &address)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let victim = Killed(victim.spawn().expect("second process"));
     let survivors: Vec<(Error, String)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| survivor(&address, &directory.0))).collect();

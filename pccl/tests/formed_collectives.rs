@@ -1,9 +1,7 @@
 //! Every collective in groups of given members and in a world of one; and frames of a forming that is over. Peers are
 //! threads of this process.
 
-mod formed;
-
-use formed::{PATIENCE, all, form, master, peer};
+use crate::formed::{PATIENCE, all, form, master, peer};
 use pccl::{
     AsyncReduce, Cause, CollectiveOptions, Communicator, Error, LaunchOptions, PeerId, Quantisation,
     ReduceInfo, ReduceOp, Remedy, Scheme,

@@ -1,8 +1,6 @@
 //! Groups of given members, and a world of one. Peers are threads of this process.
 
-mod formed;
-
-use formed::{PATIENCE, all, form, master, names, peer};
+use crate::formed::{PATIENCE, all, form, master, names, peer};
 use pccl::{
     Cause, Communicator, Error, Master, Member, Phase, Quantisation, ReduceOp, ReduceOptions, Remedy, Scheme,
     SharedState, SyncStrategy, Verdict,

@@ -1,8 +1,6 @@
 //! Pairwise exchange from inside: peers are threads of this process, with a real master.
 
-mod mesh;
-
-use mesh::{in_sites, reduce_by, values};
+use crate::mesh::{in_sites, reduce_by, values};
 use pccl::{
     Algorithm, Block, Communicator, Element, Error, ManyOptions, ReduceInfo, ReduceOp, ReduceOptions,
     Schedule, Scheme, Tensor,

@@ -1,8 +1,6 @@
 //! All-reduces in two levels over sites from inside: peers are threads of this process, with a real master.
 
-mod mesh;
-
-use mesh::{PATIENCE, in_sites, reduce_by, values};
+use crate::mesh::{PATIENCE, in_sites, reduce_by, values};
 use pccl::{
     Algorithm, Block, Communicator, DataType, Element, Error, Quantisation, ReduceInfo, ReduceOp,
     ReduceOptions, Schedule, Scheme,

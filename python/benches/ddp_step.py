@@ -1,0 +1,80 @@
+"""Takes the time of DDP's steps over Gloo and over PCCL, in turns: the gradients of one layer after the other are
+exchanged in buckets, and nothing else is computed that takes long.
+
+    python python/benches/ddp_step.py --mib 64 --bucket-mib 25 1 --turns 3
+    python python/benches/ddp_step.py --mib 64 --bucket-mib 25 --profile      # where Python spends it
+
+Between far machines: everything in a network namespace whose loopback interface has a delay of 20 ms each way.
+
+    sudo unshare -n sh -c 'ip link set lo up; tc qdisc add dev lo root netem delay 20ms limit 100000; \\
+        python python/benches/ddp_step.py --mib 64 --bucket-mib 25 1 --steps 8'
+"""
+
+import argparse
+import cProfile
+import datetime
+import pstats
+import socket
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+#: Elements of one layer: 1 MiB of float32.
+WIDTH = 512
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--mib", type=int, default=64, help="gradients of all layers")
+    parser.add_argument("--bucket-mib", type=float, nargs="+", default=[25, 1])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="what Python does in the steps over PCCL, at rank 0")
+    chosen = parser.parse_args()
+    for bucket_mib in chosen.bucket_mib:
+        medians = {"gloo": [], "pccl": []}
+        for _ in range(chosen.turns):
+            for backend, taken in medians.items():
+                results = mp.get_context("spawn").SimpleQueue()
+                mp.spawn(member, (backend, free_port(), bucket_mib, chosen, results), nprocs=chosen.ranks)
+                taken.append(results.get())
+        gloo, pccl = (statistics.median(medians[backend]) for backend in ("gloo", "pccl"))
+        print(f"{chosen.mib} MiB in buckets of {bucket_mib:g} MiB, {chosen.ranks} ranks: Gloo {1000 * gloo:.1f} ms a step, "
+              f"PCCL {1000 * pccl:.1f} ms, ratio {pccl / gloo:.2f} (medians of {chosen.turns} turns)", flush=True)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def member(rank, backend, port, bucket_mib, chosen, results):
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=chosen.ranks,
+                            timeout=datetime.timedelta(seconds=300))
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(chosen.mib)))
+    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=bucket_mib)
+    given, times, profile = torch.ones(1, WIDTH), [], cProfile.Profile()
+    for step in range(chosen.steps + 2):
+        if chosen.profile and backend == "pccl" and step == 2:
+            profile.enable()
+        began = time.monotonic()
+        model(given).sum().backward()
+        times.append(time.monotonic() - began)
+    profile.disable()
+    if rank == 0:
+        # Buckets are built anew after the first step.
+        results.put(statistics.median(times[2:]))
+        if chosen.profile and backend == "pccl":
+            pstats.Stats(profile).sort_stats("tottime").print_stats(14)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

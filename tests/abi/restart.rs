@@ -14,9 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-#[path = "../tidy/readme_example.rs"]
-#[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in the README")]
-mod readme_example;
+#[path = "../tidy/training_example.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in docs/training.md")]
+mod training_example;
 
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -220,7 +220,7 @@ fn the_example_in_cpp_goes_on_after_a_master_that_was_killed() {
 
 /// The loop of the README, in Rust: the master ends while one peer is in a step and the other one is not.
 fn the_loop_of_the_readme(name: &str) {
-    let untrained = readme_example::Training::default;
+    let untrained = training_example::Training::default;
     let port = free_port().to_string();
     let address = &format!("127.0.0.1:{port}");
     let peer = || Communicator::builder(address).first_ports(0, 0).build().expect("valid settings");
@@ -228,7 +228,7 @@ fn the_loop_of_the_readme(name: &str) {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| {
             let mut training = untrained();
-            readme_example::train(&peer(), &mut training).map(|()| training.weights)
+            training_example::train(&peer(), &mut training).map(|()| training.weights)
         });
         let second = peer();
         second.make_good(pccl::Remedy::Reconnect, 2).expect("two peers");
@@ -236,7 +236,7 @@ fn the_loop_of_the_readme(name: &str) {
         master.end(name);
         let _master = Running::master(&port);
         let mut training = untrained();
-        readme_example::train(&second, &mut training).expect("it goes on");
+        training_example::train(&second, &mut training).expect("it goes on");
         assert!(training.weights[0] > 0.5, "{}", training.weights[0]);
         assert_eq!(first.join().expect("no panic").expect("it goes on"), training.weights);
     });

@@ -13,6 +13,8 @@ mod planted;
 mod readme_example;
 mod rust_source;
 mod sources;
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in docs/training.md")]
+mod training_example;
 mod tree;
 mod unused;
 
@@ -91,10 +93,12 @@ fn guides_are_the_documents() {
 }
 
 #[test]
-fn the_example_of_the_readme_is_the_one_that_is_tested() {
+fn the_examples_of_the_documents_are_those_that_are_tested() {
     let tree = tree::read();
     let block = documents::rust_block(&tree["README.md"]);
     assert_eq!(block, tree["tests/tidy/readme_example.rs"], "README.md has another text");
+    let block = documents::rust_block(&tree["docs/training.md"]);
+    assert_eq!(block, tree["tests/tidy/training_example.rs"], "docs/training.md has another text");
     let library = &tree["pccl/src/lib.rs"];
     let front: Vec<&str> = library.lines().map_while(|line| line.strip_prefix("//!")).collect();
     let front: Vec<&str> = front.iter().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
@@ -106,6 +110,20 @@ fn the_example_of_the_readme_is_the_one_that_is_tested() {
 
 #[test]
 fn the_example_of_the_readme_trains() {
+    let master = launch("127.0.0.1:0");
+    let address = &master.local_addr().to_string();
+    std::thread::scope(|scope| {
+        let peers: Vec<_> =
+            (0..2).map(|_| scope.spawn(|| readme_example::train(address, vec![0.0; 1000], 20))).collect();
+        for peer in peers {
+            let weights = peer.join().expect("no panic").expect("training");
+            assert!(weights.len() == 1000 && weights.iter().all(|weight| (weight - 0.878_42).abs() < 1e-4));
+        }
+    });
+}
+
+#[test]
+fn the_example_of_a_training_trains() {
     let master =
         pccl::Master::launch(pccl::MasterConfig { listen: "127.0.0.1:0".into(), ..Default::default() })
             .expect("a master on any port");
@@ -117,13 +135,13 @@ fn the_example_of_the_readme_trains() {
 }
 
 /// A peer that runs the example once there are `world` of them.
-fn example_peer(master: &str, world: usize) -> readme_example::Training {
+fn example_peer(master: &str, world: usize) -> training_example::Training {
     let comm = peer(master);
     if world > 1 {
         comm.make_good(pccl::Remedy::Reconnect, world).expect("world complete");
     }
     let mut training = untrained();
-    readme_example::train(&comm, &mut training).expect("training");
+    training_example::train(&comm, &mut training).expect("training");
     training
 }
 
@@ -131,8 +149,8 @@ fn peer(master: &str) -> pccl::Communicator {
     pccl::Communicator::builder(master).first_ports(0, 0).build().expect("valid settings")
 }
 
-fn untrained() -> readme_example::Training {
-    readme_example::Training::default()
+fn untrained() -> training_example::Training {
+    training_example::Training::default()
 }
 
 fn launch(listen: &str) -> pccl::Master {
@@ -152,7 +170,7 @@ fn await_call(master: &str, call: &str) {
     }
 }
 
-fn check_training(results: Vec<readme_example::Training>) {
+fn check_training(results: Vec<training_example::Training>) {
     let first = &results[0].weights;
     assert!(first.iter().all(|weight| *weight > 0.5), "nothing was learned: {}", first[0]);
     assert!(results.iter().all(|result| result.weights == *first && result.step == results[0].step));
@@ -160,7 +178,7 @@ fn check_training(results: Vec<readme_example::Training>) {
 
 /// A peer waits for others when the master goes. It tries until there is a new one on the same address.
 #[test]
-fn the_example_of_the_readme_outlives_its_master() {
+fn the_example_of_a_training_outlives_its_master() {
     let master = launch("127.0.0.1:0");
     let address = &master.local_addr().to_string();
     check_training(std::thread::scope(|scope| {
@@ -213,7 +231,7 @@ fn the_example_of_the_readme_goes_on_with_its_step_at_another_master() {
             await_call(address, call);
             drop(master);
             let _master = launch(address);
-            readme_example::train(&second, &mut training).expect("training");
+            training_example::train(&second, &mut training).expect("training");
             vec![first.join().expect("no panic"), training]
         }));
     }

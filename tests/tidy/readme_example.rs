@@ -1,96 +1,28 @@
-use pccl::{Communicator, Error, SharedState, SyncStrategy};
-use std::{
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use pccl::{Communicator, Error, ReduceOp, SharedState, SyncStrategy};
 
-const STEPS: u64 = 20;
-/// A weight that counts for nothing beside any other.
-const NEXT_TO_NOTHING: f64 = f64::MIN_POSITIVE;
-
-/// What makes up the state of the training: the same on every peer, and handed to newcomers; and when it has last
-/// said how it goes.
-pub struct Training {
-    pub weights: Vec<f32>,
-    pub step: [u64; 1],
-    pub revision: u64,
-    pub said: Instant,
+/// `master` is its address, such as `127.0.0.1:48148`.
+pub fn train(master: &str, weights: Vec<f32>, steps: u64) -> Result<Vec<f32>, Error> {
+    let comm = Communicator::builder(master).build()?;
+    let mut training = (weights, 0);
+    comm.run(&mut training, 2, |it| it.1 < steps, step)?;
+    Ok(training.0)
 }
 
-impl Default for Training {
-    fn default() -> Self {
-        Self { weights: vec![0.0; 1000], step: [0], revision: 0, said: Instant::now() }
-    }
-}
-
-fn main() -> ExitCode {
-    // Says what is waited for.
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
-    let communicator = Communicator::builder("127.0.0.1:48148").build();
-    match communicator.and_then(|comm| train(&comm, &mut Training::default())) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-    // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step made again.
-    comm.run_with_state(
-        training,
-        2,
-        |it| shared(&mut it.weights, &mut it.step, it.revision),
-        |it| it.step[0] < STEPS,
-        outer_step,
-    )
-}
-
-fn shared<'a>(weights: &'a mut [f32], step: &'a mut [u64], revision: u64) -> Result<SharedState<'a>, Error> {
-    let mut state = SharedState::new(revision);
-    state.tensor("weights", weights)?.tensor("step", step)?;
-    Ok(state)
-}
-
-fn outer_step(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-    let Training { weights, step, revision, .. } = training;
-    let mut state = shared(weights, step, *revision)?;
-    let synced = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-    *revision = synced.revision;
-
-    // Newcomers fetch the state from here while this peer computes. For who comes with it nobody waits.
-    let weights = || state.view("weights").unwrap_or_default();
-    let (mut change, weight) = match synced.came_ahead {
-        true => (vec![0.0; weights().len()], NEXT_TO_NOTHING),
-        false => (comm.lend_state(&state, || train_locally(weights()))?, 1.0),
-    };
-    // Before the state changes: nothing is moved to newcomers that hold it already, and what was computed stays.
+fn step(comm: &Communicator, (weights, revision): &mut (Vec<f32>, u64)) -> Result<(), Error> {
+    let mut state = SharedState::new(*revision);
+    state.tensor("weights", weights)?;
+    *revision = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?.revision;
+    let mut change = train_locally(weights);
+    comm.all_reduce(&mut change, ReduceOp::Avg)?;
+    weights.iter_mut().zip(change).for_each(|(weight, change)| *weight += change);
+    *revision += 1;
     while comm.are_peers_pending()? {
         comm.update_topology()?;
-        comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-    }
-    comm.weighted_average(&mut change, weight, ())?;
-    training.weights.iter_mut().zip(&change).for_each(|(weight, change)| *weight += change);
-    training.step[0] += 1;
-    training.revision += 1;
-    if training.step[0].is_multiple_of(10) {
-        tell(training, comm.world().group_size);
     }
     Ok(())
 }
 
-/// How the last ten steps went.
-fn tell(training: &mut Training, peers: usize) {
-    let squares = training.weights.iter().map(|weight| (1.0 - weight).powi(2));
-    let loss = squares.sum::<f32>() / training.weights.len() as f32;
-    let rate = 10.0 / training.said.elapsed().as_secs_f32();
-    println!("step {}: loss {loss:.4}, {peers} peers, {rate:.1} steps/s", training.step[0]);
-    training.said = Instant::now();
-}
-
 /// Stands in for your training: returns how far the weights moved.
 fn train_locally(weights: &[f32]) -> Vec<f32> {
-    std::thread::sleep(Duration::from_millis(100));
     weights.iter().map(|weight| 0.1 * (1.0 - weight)).collect()
 }

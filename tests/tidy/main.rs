@@ -17,6 +17,7 @@ mod sources;
 mod training_example;
 mod tree;
 mod unused;
+mod words;
 
 use std::collections::BTreeSet;
 
@@ -85,6 +86,24 @@ fn lists_for_unsafe_code_are_up_to_date() {
 fn documents_keep_the_rules() {
     let root = tree::root();
     assert_none(&documents::problems(&tree::read(), |path| root.join(path).exists()));
+}
+
+/// Sentences have subjects, and words are those of the field.
+#[test]
+fn words_become_better() {
+    assert_none(&words::problems(&tree::read()));
+}
+
+/// Writes the counts anew, and prints where each stands.
+#[test]
+#[ignore = "a tool: cargo test -p pccl-tests --test tidy print_words -- --ignored --nocapture"]
+fn print_words() {
+    let found = words::found(&tree::read());
+    let counts: String = found.iter().map(|(name, places)| format!("{name} {}\n", places.len())).collect();
+    std::fs::write(tree::root().join(words::COUNTS), counts).expect("the repository can be written");
+    for (name, places) in found {
+        places.iter().for_each(|place| println!("{place}: {name}"));
+    }
 }
 
 #[test]

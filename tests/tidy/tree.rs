@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Directories that hold nothing of ours.
-const SKIPPED: &[&str] = &["target", ".git"];
+const SKIPPED: &[&str] = &["target", ".git", "build"];
 /// Kinds of files that are looked at.
 const KINDS: &[&str] = &["rs", "toml", "md", "c", "h", "cc", "cpp"];
 
@@ -36,7 +36,10 @@ fn read_into(dir: &Path, prefix: &str, tree: &mut Tree) -> io::Result<()> {
             if !SKIPPED.contains(&name.as_str()) {
                 read_into(&entry.path(), &format!("{path}/"), tree)?;
             }
-        } else if prefix == ".ci/" || KINDS.iter().any(|kind| name.ends_with(&format!(".{kind}"))) {
+        } else if prefix == ".ci/"
+            || path == crate::words::COUNTS
+            || KINDS.iter().any(|kind| name.ends_with(&format!(".{kind}")))
+        {
             tree.insert(path, fs::read_to_string(entry.path())?);
         }
     }

@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 from outcome import report
+from stand_in import stand_for_gloo
 
 
 def main() -> None:
@@ -20,11 +21,10 @@ def main() -> None:
     os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
     # Threads of three processes that wait for each other in turns take minutes on few cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import torch.distributed as dist
     from torch.testing._internal.distributed import distributed_test
 
     if transport == "pccl":
-        stand_for_gloo(dist)
+        stand_for_gloo()
         # Events of torch's profiler with the name of Gloo, which Gloo writes itself.
         distributed_test.PROFILING_SUPPORTED_BACKENDS.clear()
         distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.clear()
@@ -32,14 +32,6 @@ def main() -> None:
     names = unittest.defaultTestLoader.getTestCaseNames(suite)
     for name in [name for name in names if not wanted or name in wanted]:
         report(name, suite(name), Path(scratch))
-
-
-def stand_for_gloo(dist):
-    """Has torch make groups of PCCL where a program asks for Gloo."""
-    from pccl.torch._create import create
-
-    dist.Backend._ensure_backend_registered("gloo")
-    dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(create, True)
 
 
 def suite_of(module):

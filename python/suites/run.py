@@ -3,10 +3,14 @@
     python python/suites/run.py                          # DistributedTest, three ranks; some five minutes
     python python/suites/run.py --ranks 2 3 4 --out results.json
     python python/suites/run.py --suite torchft
+    python python/suites/run.py --sources DIR            # all suites that torch's sources have
+    python python/suites/run.py --sources DIR --suite zero join
     python python/suites/run.py --only test_all_gather_coalesced_simple
 
-Needs an installed ``pccl`` and ``torch``; torch's tests import ``expecttest``, and torchft's are in its package. Ends
-with status 1 if a test that passes over Gloo does not pass over PCCL, unless the reason is known.
+Needs an installed ``pccl`` and ``torch``; torch's tests import ``expecttest``, and torchft's are in its package. Torch's
+package has ``DistributedTest`` only: ``DIR`` is a directory with the sources of torch, which has ``test/distributed``,
+such as a clone of the tag of the installed version, or what ``apt-get source pytorch`` unpacks. Ends with status 1 if a
+test that passes over Gloo does not pass over PCCL, unless the reason is known.
 """
 
 import argparse
@@ -17,9 +21,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from files_test import SUITES as FILES
+
 TRANSPORTS = ("gloo", "pccl")
 #: The program that runs a suite over one transport.
-SUITES = {"DistributedTest": "distributed_test.py", "torchft": "torchft_test.py"}
+SUITES = {"DistributedTest": "distributed_test.py", "torchft": "torchft_test.py",
+          **dict.fromkeys(FILES, "files_test.py")}
 #: Tests that pass over Gloo only, and why.
 KNOWN = {
     "test_ddp_logging_data_cpu": "asks for the name `gloo` and the number of Gloo's threads",
@@ -37,16 +44,24 @@ PATIENCE_S = 3600
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[3], help="numbers of processes")
-    parser.add_argument("--suite", choices=SUITES, default="DistributedTest", help="whose tests")
+    parser.add_argument("--suite", choices=SUITES, nargs="+", help="whose tests")
+    parser.add_argument("--sources", type=Path, metavar="DIR", help="the sources of torch, for suites out of its files")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEST", help="only tests of these names")
     parser.add_argument("--out", type=Path, help="a file for all outcomes, as JSON")
     chosen = parser.parse_args()
+    if chosen.sources:
+        os.environ["PCCL_TORCH_SOURCES"] = str(chosen.sources)
+    suites = chosen.suite or (list(FILES) if chosen.sources else ["DistributedTest"])
+    if not chosen.sources and any(suite in FILES for suite in suites):
+        parser.error("this suite is not in torch's package: --sources DIR")
     rows, everything = [], {}
-    # Each test of torchft has a number of replicas of its own.
-    for ranks in chosen.ranks if chosen.suite == "DistributedTest" else ["-"]:
-        outcomes = {transport: run(chosen.suite, transport, ranks, chosen.only) for transport in TRANSPORTS}
-        everything[str(ranks)] = outcomes
-        rows.append(compared(chosen.suite, ranks, outcomes))
+    # Only this suite takes a number; the others have numbers of their own.
+    for suite, ranks in [(suite, ranks) for suite in suites for ranks in chosen.ranks if suite == "DistributedTest"
+                         or ranks == chosen.ranks[0]]:
+        label = ranks if suite == "DistributedTest" else "-"
+        outcomes = {transport: run(suite, transport, ranks, chosen.only) for transport in TRANSPORTS}
+        everything[f"{suite} {label}"] = outcomes
+        rows.append(compared(suite, label, outcomes))
     if chosen.out:
         chosen.out.write_text(json.dumps(everything, indent=1) + "\n")
     print("\n| Suite | Ranks | Passed over Gloo | Of these over PCCL | Skipped over both | Differences |")
@@ -58,7 +73,8 @@ def main():
 
 def run(suite, transport, ranks, only):
     """The outcomes of one run, by the name of the test."""
-    command = [sys.executable, str(Path(__file__).with_name(SUITES[suite])), transport, str(ranks), *only]
+    program = str(Path(__file__).with_name(SUITES[suite]))
+    command = [sys.executable, program, transport, suite if suite in FILES else str(ranks), *only]
     outcomes = {}
     # Some names have numbers in the order of a set.
     environment = {**os.environ, "PYTHONHASHSEED": "0"}

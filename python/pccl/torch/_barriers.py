@@ -20,13 +20,16 @@ class Barriers:
         _limit: timedelta
 
         def rank(self) -> int: ...
+        def collectives_in_flight(self) -> List[CollectiveWork]: ...
         def launch(self, what: str, calls: Sequence[Union[Call, Part]] = (), *,
                    timeout: Optional[timedelta] = None) -> CollectiveWork: ...
 
     def barrier(self, opts: Any = None, **named: Any) -> CollectiveWork:
-        """Over when all members have called it."""
+        """Over when all members have called it and the earlier collectives of this process are over: programs take the
+        results of those without a ``wait`` of their own. It fails if one of them does."""
         limit = named.get("timeout") or getattr(opts, "timeout", None)
-        return self.launch("barrier", [Call(lambda comm, tag: comm.barrier_async(tag=tag))], timeout=limit)
+        call = Call(lambda comm, tag: comm.barrier_async(tag=tag))
+        return self.launch("barrier", [*self.collectives_in_flight(), call], timeout=limit)
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names, at rank 0, the first member that has not come, or all with ``wait_all_ranks``.

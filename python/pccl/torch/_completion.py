@@ -41,6 +41,11 @@ class Completion:
             elif self._is_idle:
                 self._guard.notify()
 
+    def collectives(self) -> List[CollectiveWork]:
+        """The collectives in flight, in the order of the calls."""
+        with self._guard:
+            return [work for work in self._flying if work.is_collective]
+
     def hurry(self) -> None:
         """Somebody wants a future: the thread waits for that from now on."""
         with self._guard:

@@ -103,6 +103,10 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
                 self._coalesced.append(work)
         return work
 
+    def collectives_in_flight(self) -> List[CollectiveWork]:
+        """What all members have called and is not over here, in the order of the calls."""
+        return self._completion.collectives()
+
     def _part(self, what: str, call: Union[Call, Follow, Part]) -> Part:
         if isinstance(call, Call):
             return self._operation(what, call)

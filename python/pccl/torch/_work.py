@@ -57,6 +57,9 @@ class CollectiveWork(Work):
         for part in self._parts:
             if isinstance(part, Operation) and not part.has_begun:
                 part.work = self
+        #: Whether all members make this call; a ``send`` is answered by one of them, and maybe late.
+        self.is_collective = what not in ("send", "recv") and all(
+            part.is_collective for part in parts if isinstance(part, CollectiveWork))
         self._finish: List[Finish] = list(finish)
         self._deadline = time.monotonic() + limit_s
         self._completion = completion

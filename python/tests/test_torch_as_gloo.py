@@ -7,6 +7,8 @@ dist = pytest.importorskip("torch.distributed", reason="this torch has no torch.
 if not dist.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
+from torch_programs import finish, line  # noqa: E402
+from torch_programs import ranks as programs  # noqa: E402, F401
 from torch_ranks import ranks_of_a_master  # noqa: E402
 
 SIZE = 3
@@ -41,3 +43,23 @@ def test_a_barrier_waits_for_collectives_that_nobody_waits_for(ranks):
         return True
 
     assert ranks.check(call) == [True] * SIZE
+
+
+def test_a_program_that_just_ends_cuts_nobody_off(programs, tmp_path):
+    """Rank 2 ends first, and then the one with the master, which does not wait for a group that nobody ends."""
+    peers = programs(SIZE, f"file://{tmp_path}/store", """
+        import atexit, time
+        atexit.register(lambda: say(f"ended {time.monotonic() - began:.1f}"))
+        init()
+        dist.all_reduce(torch.ones(1))
+        until, tensor, other = time.monotonic() + 1, torch.ones(1), 1 - rank
+        # Rank 0 says for how long.
+        while rank < 2 and tensor.item() > 0:
+            tensor.fill_(time.monotonic() < until)
+            (dist.send if rank == 0 else dist.recv)(tensor, other)
+        began = time.monotonic()
+        """)
+    for peer in peers:
+        # The master waits for ten seconds for members that do not leave.
+        assert float(line(peer, "ended ").split()[1]) < 9
+    finish(peers)

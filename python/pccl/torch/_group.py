@@ -1,5 +1,7 @@
 """The process group, and the backend object that stands for it where torch asks for one."""
 
+import atexit
+import sys
 import threading
 import weakref
 from datetime import timedelta
@@ -47,6 +49,9 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
         for device in _DEVICES:
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, self._object)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        self._at_exit = _weakly(self)
+        # Behind the master, if there is one here: what is registered last comes first.
+        atexit.register(self._at_exit)
 
     # ---- What it is
 
@@ -216,6 +221,7 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
             if self._is_over:
                 return
             self._is_over = True
+        atexit.unregister(self._at_exit)
         self._members.users.discard(self)
         is_last = not self._members.users
         if is_last and not self._is_aborted and self._completion.last_error is None:
@@ -229,10 +235,31 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
         if self._master is not None:
             self._master.stop()
 
+    def end_of_program(self) -> None:
+        """The interpreter ends, and nobody has called ``shutdown``. What the others still do is not cut off, unless this
+        process ends with an exception, or the others form the group anew without it."""
+        if self._can_reconfigure or getattr(sys, "last_value", None) is not None:
+            self._is_aborted = True
+        self.shutdown()
+
     def __del__(self) -> None:
         # The constructor may have failed.
+        if hasattr(self, "_at_exit"):
+            atexit.unregister(self._at_exit)
         if hasattr(self, "_completion"):
             self._completion.release()
+
+
+def _weakly(group: PCCLProcessGroup) -> Callable[[], None]:
+    """What ends the group with the program, without keeping it until then."""
+    kept = weakref.ref(group)
+
+    def end() -> None:
+        living = kept()
+        if living is not None:
+            living.end_of_program()
+
+    return end
 
 
 class _BackendObject(dist.distributed_c10d.C10DBackend):  # type: ignore[misc, name-defined]

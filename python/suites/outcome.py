@@ -10,7 +10,7 @@ import traceback
 import unittest
 
 #: One test in a process of its own, whatever it waits for.
-LIMIT_S = 300
+LIMIT_S = 400
 
 
 def report(name, test, scratch):

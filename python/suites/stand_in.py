@@ -1,12 +1,11 @@
 """Has torch make groups of PCCL where a test asks for Gloo, by name or by its class."""
 
-import itertools
 import os
-import threading
 import types
 from datetime import timedelta
 
-_counting, _counts = threading.Lock(), {}
+#: Groups that the class has made. A member that drops its own leaves it, which ends it for all: it stays to the end.
+_kept = []
 
 
 def stand_for_gloo():
@@ -26,8 +25,9 @@ def stand_for_gloo():
 
         def __new__(cls, store, rank, size, options=None, timeout=timedelta(minutes=30)):
             limit = getattr(options, "_timeout", options if isinstance(options, timedelta) else timeout)
-            return create(types.SimpleNamespace(
+            _kept.append(create(types.SimpleNamespace(
                 store=store, group_rank=rank, group_size=size, timeout=limit, enable_reconfigure=False,
-                global_ranks_in_group=list(range(size)), group_id=f"direct {os.getpid()}"), None)
+                global_ranks_in_group=list(range(size)), group_id=f"direct {os.getpid()}"), None))
+            return _kept[-1]
 
     dist.ProcessGroupGloo = ProcessGroupGloo

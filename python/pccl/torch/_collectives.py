@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 import torch
 
+from ._arguments import alike, fits, inner, root_of, root_tensor_of, same_types, single
 from ._bitwise import bitwise
 from ._chain import Follow
 from ._errors import CollectiveError, Unsupported
 from ._lanes import Call
-from ._lists import alike, reduced_here
+from ._lists import reduced_here, separate
 from ._sparse import SparseSum
-from ._tensors import Host, as_bytes, collected, host, one, reducible
+from ._tensors import Host, as_bytes, collected, host, reducible
 from ._work import CollectiveWork, Finish, Part
 
 _Tensors = Sequence[torch.Tensor]
@@ -38,7 +39,7 @@ class Collectives:
         the sum of a sparse one is sparse."""
         several, operation = alike(tensors, "allreduce"), _operation(opts, named)
         if several[0].layout == torch.sparse_coo:
-            total = SparseSum(one(several, "allreduce of sparse tensors"), operation, self.size())
+            total = SparseSum(several, operation, self.size())
             call = Follow(total.shapes(), total.elements)
             return self.launch("allreduce", [call], several, [total.finish], _limit(opts, named))
         if len(several) == 1:
@@ -59,7 +60,7 @@ class Collectives:
         if bits is not None:
             finish = [bits.finish] + [_copy(tensors[0], copy) for copy in copies]
             return self.launch(what, [bits.call()], copies or tensors, finish, timeout)
-        hosts = [host(tensor) for tensor in tensors]
+        hosts = separate([host(tensor) for tensor in tensors])
         pairs = [reducible(it.flat, operation) for it in hosts]
         flats, op = [flat for flat, _ in pairs], pairs[0][1]
         if any(other is not op for _, other in pairs):
@@ -75,8 +76,10 @@ class Collectives:
 
     def broadcast(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """All get the tensor of the root; if there are several, all of them."""
-        several, source = alike(tensors, "broadcast"), int(getattr(opts, "rootRank", root))
-        tensor = several[int(getattr(opts, "rootTensor", 0))]
+        source = root_of("broadcast", opts, root, self.size())
+        place = root_tensor_of("broadcast", opts, len(tensors))
+        several = alike(tensors, "broadcast")
+        tensor = several[place]
         its = host(tensor)
         finish = [its.put_back] if self.rank() != source else []
         finish += [_copy(tensor, other) for other in several if other is not tensor]
@@ -85,7 +88,9 @@ class Collectives:
 
     def reduce(self, tensors: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """Reduces a tensor over all members; the root has the result, the others what they had."""
-        tensor, target = one(tensors, "reduce"), int(getattr(opts, "rootRank", root))
+        target = root_of("reduce", opts, root, self.size())
+        tensor = single(tensors, "reduce")
+        root_tensor_of("reduce", opts, 1)
         operation = _operation(opts, named)
         bits = bitwise(tensor, operation, self.size())
         if bits is not None:
@@ -102,14 +107,24 @@ class Collectives:
     def allgather(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
         """All get the tensors of all, in a list by rank. They may differ in size, if all members give the same list.
         Of several inputs, each list has all of all: the first member's first."""
-        given, wanted = alike(inputs, "allgather"), [outputs] if isinstance(outputs[0], torch.Tensor) else list(outputs)
-        count = len(given)
-        if len(wanted) != count or any(len(each) != self.size() * count for each in wanted):
-            raise CollectiveError(f"allgather: {' and '.join(str(len(each)) for each in wanted)} tensors for "
-                                  f"{self.size()} members with {count} each")
+        if not len(inputs):
+            raise Unsupported("allgather: requires non-empty input tensor list")
+        count, wanted = len(inputs), list(outputs)
+        if wanted and isinstance(wanted[0], torch.Tensor):
+            wanted = [wanted]
+        if len(wanted) != count:
+            raise CollectiveError(f"allgather: requires input/output tensor lists to have the same length, not {count} "
+                                  f"and {len(wanted)}")
+        if any(len(each) != self.size() * count for each in wanted):
+            counts = " and ".join(str(len(each)) for each in wanted)
+            raise CollectiveError(f"allgather: invalid output tensor list: {counts} tensors for {self.size()} members with "
+                                  f"{count} each")
+        given = alike(inputs, "allgather")
+        same_types("allgather", list(chain(*wanted)), given[0])
         lists = [list(wanted[0][rank * count:(rank + 1) * count]) for rank in range(self.size())]
         copies = [_copy(first, other) for another in wanted[1:] for first, other in zip(wanted[0], another)]
-        return self._gathered_lists("allgather", lists, given, _limit(opts, named), copies)
+        value = wanted if count > 1 else None
+        return self._gathered_lists("allgather", lists, given, _limit(opts, named), copies, value)
 
     def allgather_coalesced(self, outputs: Any, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:
         """All get the lists of all: ``outputs`` has a list for each rank, with a tensor for each of the inputs."""
@@ -120,11 +135,11 @@ class Collectives:
         return self._gathered_lists("allgather_coalesced", lists, given, _limit(opts, named))
 
     def _gathered_lists(self, what: str, lists: List[List[torch.Tensor]], given: List[torch.Tensor],
-                        timeout: Optional[timedelta], then: Sequence[Finish] = ()) -> CollectiveWork:
+                        timeout: Optional[timedelta], then: Sequence[Finish] = (),
+                        value: Optional[Sequence[_Tensors]] = None) -> CollectiveWork:
         """One operation: each member gives its tensors one behind the other; ``lists`` says by rank where they go."""
         for tensor, place in zip(given, lists[self.rank()]):
-            if place.numel() != tensor.numel() or place.dtype != tensor.dtype:
-                raise CollectiveError(f"{what}: the own tensor does not fit the own place of the list")
+            fits(what, self.rank(), place, tensor)
         sizes = [[each.numel() * each.element_size() for each in one_rank] for one_rank in lists]
         counts, hosts = [sum(one_rank) for one_rank in sizes], [host(each, given=False) for each in chain(*lists)]
         flats = [as_bytes(host(tensor).flat) for tensor in given]
@@ -139,7 +154,9 @@ class Collectives:
                 as_bytes(each.flat).copy_(part)
                 each.put_back()
 
-        return self.launch(what, [call], list(chain(*lists)), [finish, *then], timeout)
+        work = self.launch(what, [call], list(chain(*lists)), [finish, *then], timeout)
+        work.value = value
+        return work
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None,
                           **named: Any) -> CollectiveWork:
@@ -162,7 +179,7 @@ class Collectives:
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Any, opts: Any = None, **named: Any) -> CollectiveWork:
         """Reduces a list of tensors over all members; each gets the one of its rank. They may differ in size."""
-        output, given = one(outputs, "reduce_scatter"), _inner(inputs)
+        output, given = single(outputs, "reduce_scatter"), inner(inputs, "reduce_scatter")
         if len(given) != self.size():
             raise CollectiveError(f"reduce_scatter: {len(given)} tensors for {self.size()} members")
         return self._scattered("reduce_scatter", output, collected(given, "reduce_scatter"), _operation(opts, named),
@@ -224,11 +241,6 @@ def _operation(opts: Any, named: Any) -> Any:
 def _limit(opts: Any, named: Any) -> Optional[timedelta]:
     limit: Optional[timedelta] = named.get("timeout") or getattr(opts, "timeout", None)
     return limit
-
-
-def _inner(lists: Any) -> List[torch.Tensor]:
-    """The list for this process: torch wraps it into another one."""
-    return list(lists) if lists and isinstance(lists[0], torch.Tensor) else list(one(lists, "a list of lists"))
 
 
 def _apart(input: torch.Tensor, output: torch.Tensor) -> Host:

@@ -186,6 +186,11 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
 
     _set_default_timeout = set_timeout
 
+    @property
+    def options(self) -> Any:
+        """What torch's backends show of how they were made: the limit of operations that begin now."""
+        return dist.distributed_c10d.C10DBackend.Options("pccl", self._limit)
+
     def get_error(self) -> Any:
         """What ended the group, as an ``ErrorType`` of torch."""
         kinds = torch._C._distributed_c10d.ErrorType
@@ -290,6 +295,10 @@ class _BackendObject(dist.distributed_c10d.C10DBackend):  # type: ignore[misc, n
     @property
     def supports_reconfigure(self) -> bool:
         return self._group.supports_reconfigure
+
+    @property
+    def options(self) -> Any:
+        return self._group.options
 
     @property
     def supports_splitting(self) -> bool:

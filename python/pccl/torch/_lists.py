@@ -6,21 +6,12 @@ import torch
 
 from .._enums import ReduceOp
 from ._errors import Unsupported
+from ._tensors import Host
 
 _TOGETHER: Dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum, "BAND": torch.bitwise_and,
     "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
 }
-
-
-def alike(tensors: Any, what: str) -> List[torch.Tensor]:
-    """The tensors of one call: at least one, all of the same type and shape."""
-    several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    if not several:
-        raise Unsupported(f"{what}: there has to be at least one tensor")
-    if any(tensor.dtype != several[0].dtype or tensor.shape != several[0].shape for tensor in several):
-        raise Unsupported(f"{what}: the tensors of one call have the same type and shape")
-    return several
 
 
 def reduced_here(tensors: Sequence[torch.Tensor], operation: Any, what: str) -> torch.Tensor:
@@ -32,3 +23,25 @@ def reduced_here(tensors: Sequence[torch.Tensor], operation: Any, what: str) -> 
     for tensor in tensors[1:]:
         total = _TOGETHER[name](total, tensor.detach())
     return total
+
+
+def separate(hosts: List[Host]) -> List[Host]:
+    """The memories of one call, each its own: one that lies in another, as when a list has a tensor twice, is copied."""
+    places = sorted(range(len(hosts)), key=lambda place: hosts[place].flat.data_ptr())
+    end, apart = 0, list(hosts)
+    for place in places:
+        flat = hosts[place].flat
+        if flat.data_ptr() < end and flat.numel():
+            apart[place] = _copied(hosts[place])
+        end = max(end, flat.data_ptr() + flat.numel() * flat.element_size())
+    return apart
+
+
+def _copied(its: Host) -> Host:
+    copy = its.flat.clone()
+
+    def put_back() -> None:
+        its.flat.copy_(copy)
+        its.put_back()
+
+    return Host(copy, put_back)

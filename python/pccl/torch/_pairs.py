@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
+from ._arguments import fits, inner, one_for_each, only_at_root, root_of, same_types, single
 from ._arrivals import Arrivals
-from ._collectives import _inner, _limit
+from ._collectives import _limit
 from ._errors import CollectiveError, Unsupported
 from ._lanes import Call
 from ._tags import OWN
-from ._tensors import as_bytes, host, one, parts
+from ._tensors import as_bytes, host, parts
 from ._work import CollectiveWork, Finish, Part
 
 _Tensors = Sequence[torch.Tensor]
@@ -34,32 +35,39 @@ class PairCalls:
 
     def send(self, tensors: _Tensors, dst: int, tag: int = 0) -> CollectiveWork:
         """Gives a tensor to another member. Those with one tag arrive in their order."""
-        its = host(one(tensors, "send"))
+        its = host(single(tensors, "send"))
         return self.launch("send", [_give(its.flat, dst, tag)])
 
     def recv(self, tensors: _Tensors, src: int, tag: int = 0) -> CollectiveWork:
         """Takes a tensor from another member."""
-        tensor = one(tensors, "recv")
+        tensor = single(tensors, "recv")
         into = host(tensor, given=False)
         return self.launch("recv", [_take(into.flat, src, tag)], [tensor], [into.put_back], source=lambda: src)
 
     def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> CollectiveWork:
         """Takes a tensor from the member that sends first, whose rank is the ``source_rank`` of the work."""
-        tensor = one(tensors, "recv")
+        tensor = single(tensors, "recv")
         into = host(tensor, given=False)
         arrival = self.arrivals.expect(tag, lambda rank: _take(into.flat, rank, tag))
         return self.launch("recv", [arrival], [tensor], [into.put_back], source=lambda: arrival.source)
 
     def gather(self, outputs: Any, inputs: _Tensors, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """The root gets the tensors of all, in a list by rank."""
-        target = int(getattr(opts, "rootRank", root))
-        return self._gathered("gather", _inner(outputs) if self.rank() == target else [], one(inputs, "gather"),
-                              target, _limit(opts, named))
+        target, given = root_of("gather", opts, root, self.size()), single(inputs, "gather", "input tensor list")
+        into: List[torch.Tensor] = []
+        if self.rank() == target:
+            into = inner(outputs, "gather", "output list")
+            one_for_each("gather", "output", into, self.size())
+            same_types("gather", into, given)
+            fits("gather", target, into[target], given)
+        else:
+            only_at_root("gather", "output", outputs)
+        return self._gathered("gather", into, given, target, _limit(opts, named))
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, root: int = 0,
                       **named: Any) -> CollectiveWork:
         """The root gets the tensors of all, as one tensor."""
-        target = int(getattr(opts, "rootRank", root))
+        target = root_of("gather_single", opts, root, self.size())
         into: List[torch.Tensor] = []
         if self.rank() == target:
             if output.numel() != input.numel() * self.size():
@@ -73,18 +81,19 @@ class PairCalls:
 
     def _gathered(self, what: str, into: List[torch.Tensor], given: torch.Tensor, target: int,
                   timeout: Optional[timedelta]) -> CollectiveWork:
-        if self.rank() != target:
-            return self._exchange(what, [(target, given)], [], timeout)
-        if len(into) != self.size():
-            raise CollectiveError(f"{what}: {len(into)} tensors for {self.size()} members")
         return self._exchange(what, [(target, given)], list(enumerate(into)), timeout)
 
     def scatter(self, outputs: _Tensors, inputs: Any, opts: Any = None, root: int = 0, **named: Any) -> CollectiveWork:
         """Each gets its tensor of the root's list."""
-        source, output = int(getattr(opts, "rootRank", root)), one(outputs, "scatter")
-        given: List[torch.Tensor] = _inner(inputs) if self.rank() == source else []
-        if self.rank() == source and len(given) != self.size():
-            raise CollectiveError(f"scatter: {len(given)} tensors for {self.size()} members")
+        source, output = root_of("scatter", opts, root, self.size()), single(outputs, "scatter", "output tensor list")
+        given: List[torch.Tensor] = []
+        if self.rank() == source:
+            given = inner(inputs, "scatter", "input list")
+            one_for_each("scatter", "input", given, self.size())
+            same_types("scatter", given, output)
+            fits("scatter", source, given[source], output)
+        else:
+            only_at_root("scatter", "input", inputs)
         return self._exchange("scatter", list(enumerate(given)), [(source, output)], _limit(opts, named))
 
     def alltoall(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None, **named: Any) -> CollectiveWork:

@@ -1,6 +1,6 @@
 """The sum of sparse tensors: the number of elements of each member first, then all indices and values."""
 
-from typing import Any, List
+from typing import Any, List, Sequence
 
 import torch
 
@@ -13,15 +13,19 @@ _INDEX_BYTES = 8
 
 
 class SparseSum:
-    """One ``allreduce`` of a tensor in the layout COO, in place."""
+    """One ``allreduce`` of tensors in the layout COO, in place: all become the sum of all."""
 
-    def __init__(self, tensor: torch.Tensor, operation: Any, size: int):
+    def __init__(self, tensors: Sequence[torch.Tensor], operation: Any, size: int):
         name = ReduceOp._foreign_name(operation) or str(operation)
         if name != "SUM":
-            raise Unsupported(f"the backend pccl has no ReduceOp.{name} for sparse tensors: SUM")
-        if tensor.device.type != "cpu":
-            raise Unsupported(f"the backend pccl reduces sparse tensors on cpu, not on {tensor.device}")
-        self._tensor, self._size, its = tensor, size, tensor.detach().coalesce()
+            raise Unsupported("allreduce: unsupported reduction operation: "
+                              f"the backend pccl has no ReduceOp.{name} for sparse tensors: SUM")
+        if any(tensor.device.type != "cpu" for tensor in tensors):
+            raise Unsupported(f"the backend pccl reduces sparse tensors on cpu, not on {tensors[0].device}")
+        total = tensors[0].detach()
+        for tensor in tensors[1:]:
+            total = total + tensor.detach()
+        self._tensors, self._tensor, self._size, its = tensors, tensors[0], size, total.coalesce()
         self._indices, self._values = its.indices().contiguous(), its.values().contiguous()
         self._own = torch.tensor([self._indices.shape[1], its.sparse_dim(), *its.shape])
         self._shapes = torch.empty(size * len(self._own), dtype=self._own.dtype)
@@ -59,4 +63,5 @@ class SparseSum:
         total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), self._tensor.shape,
                                         check_invariants=True)
         with torch.no_grad():
-            self._tensor.copy_(total.coalesce())
+            for tensor in self._tensors:
+                tensor.copy_(total.coalesce())

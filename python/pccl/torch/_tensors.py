@@ -92,15 +92,6 @@ def collected(tensors: Sequence[torch.Tensor], what: str) -> torch.Tensor:
     return torch.cat([host(tensor).flat for tensor in tensors])
 
 
-def one(tensors: Any, what: str) -> Any:
-    """The only one of a list."""
-    if isinstance(tensors, torch.Tensor):
-        return tensors
-    if len(tensors) != 1:
-        raise Unsupported(f"{what}: one tensor for each process, not {len(tensors)}")
-    return tensors[0]
-
-
 def parts(flat: torch.Tensor, sizes: List[int], rows: int, count: int, what: str) -> List[torch.Tensor]:
     """``flat`` cut into ``count`` parts along its first dimension of ``rows``: equal ones without ``sizes``."""
     if not sizes:

@@ -60,6 +60,8 @@ class CollectiveWork(Work):
         #: Whether all members make this call; a ``send`` is answered by one of them, and maybe late.
         self.is_collective = what not in ("send", "recv") and all(
             part.is_collective for part in parts if isinstance(part, CollectiveWork))
+        #: What the future brings if it is not the tensors.
+        self.value: Any = None
         self._finish: List[Finish] = list(finish)
         self._deadline = time.monotonic() + limit_s
         self._completion = completion
@@ -176,7 +178,7 @@ class CollectiveWork(Work):
     def _outcome(self, _: Any) -> Any:
         if self._error is not None:
             raise self._error
-        return self._outputs
+        return self._outputs if self.value is None else self.value
 
     def _drive(self, limit_s: float, blocking: bool = True) -> None:
         """Waits for all parts for up to ``limit_s``, and gives up what is not over then. Without ``blocking`` it leaves

@@ -1,5 +1,6 @@
 """What programs that run over Gloo count on, as torch's own tests of Gloo find it. The members are threads."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -147,6 +148,24 @@ def test_a_group_shows_its_limit(ranks):
     shown = [group.options._timeout, group._get_backend(torch.device("cpu")).options._timeout]
     group._set_default_timeout(before)
     assert shown == [timedelta(seconds=23)] * 2
+
+
+def test_what_a_future_calls_may_wait_for_another(ranks):
+    """As the hook PowerSGD of torch does. Nobody else ends the works here."""
+    def call(group, rank):
+        over, got = threading.Event(), []
+
+        def again(future):
+            total = future.value()[0]
+            for _ in range(2):
+                total = group.allreduce([total]).get_future().wait()[0]
+            return group.allreduce([total]).get_future().then(lambda last: got.append(last.value()[0].tolist())).wait()
+
+        group.allreduce([torch.ones(2)]).get_future().then(again).add_done_callback(lambda _: over.set())
+        assert over.wait(60), "the thread of the group waits for itself"
+        return got
+
+    assert ranks.check(call) == [[[SIZE ** 4] * 2]] * SIZE
 
 
 def test_a_program_that_just_ends_cuts_nobody_off(programs, tmp_path):

@@ -35,9 +35,8 @@ class Completion:
             self._flying[work] = None
             if work.has_begun:
                 self._begun[work] = None
-            if self._thread is None and not self._is_over:
-                self._thread = threading.Thread(target=self._run, name=f"{self._name} works", daemon=True)
-                self._thread.start()
+            if not self._is_over and (self._thread is None or self._is_called_back()):
+                self._start()
             elif self._is_idle:
                 self._guard.notify()
 
@@ -49,7 +48,19 @@ class Completion:
     def hurry(self) -> None:
         """Somebody wants a future: the thread waits for that from now on."""
         with self._guard:
+            if self._is_called_back() and not self._is_over:
+                self._start()
             self._guard.notify()
+
+    def _is_called_back(self) -> bool:
+        """Whether this is what the thread calls when a future is done. It may wait for what it has just begun, as the hook
+        PowerSGD of torch does, and so the thread is not the one to end that."""
+        return self._thread is threading.current_thread()
+
+    def _start(self) -> None:
+        """Another thread takes over from the one there is, if there is one."""
+        self._thread = threading.Thread(target=self._run, name=f"{self._name} works", daemon=True)
+        self._thread.start()
 
     def ended(self, work: CollectiveWork, error: Optional[CollectiveError]) -> None:
         """Notes the end of an operation."""
@@ -115,6 +126,8 @@ class Completion:
     def _next(self) -> Optional[List[CollectiveWork]]:
         """What is in flight, as soon as something is; ``None`` if that takes too long."""
         with self._guard:
+            if self._thread is not threading.current_thread():
+                return None
             if not self._flying and not self._is_over and not self._is_released:
                 self._is_idle = True
                 self._guard.wait(_IDLE_S)

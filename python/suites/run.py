@@ -7,10 +7,10 @@
     python python/suites/run.py --sources DIR --suite zero join
     python python/suites/run.py --only test_all_gather_coalesced_simple
 
-Needs an installed ``pccl`` and ``torch``; torch's tests import ``expecttest``, and torchft's are in its package. Torch's
-package has ``DistributedTest`` only: ``DIR`` is a directory with the sources of torch, which has ``test/distributed``,
-such as a clone of the tag of the installed version, or what ``apt-get source pytorch`` unpacks. Ends with status 1 if a
-test that passes over Gloo does not pass over PCCL, unless the reason is known.
+Needs an installed ``pccl`` and ``torch``; torch's tests import ``expecttest``, and torchft's are in its package.
+Torch's package has ``DistributedTest`` only: ``DIR`` is a directory with the sources of torch, which has
+``test/distributed``, such as a clone of the tag of the installed version, or what ``apt-get source pytorch`` unpacks.
+Ends with status 1 if a test that passes over Gloo does not pass over PCCL, unless the reason is known.
 """
 
 import argparse
@@ -34,8 +34,9 @@ KNOWN = {
     "test_c10d_gloo.CommTest.test_broadcast_coalesced_gloo_cpu": _DEVICE,
     "test_c10d_gloo.DistributedDataParallelTest.test_gloo_backend_cpu_module": _DEVICE,
     "test_c10d_gloo.DistributedDataParallelTest.test_gloo_backend_cpu_module_grad_is_view": _DEVICE,
-    "test_c10d_gloo.GlooProcessGroupWithDispatchedCollectivesTests.test_init_process_group_for_all_backends":
-        "asks for the name `gloo`",
+    **{f"{name}.test_init_process_group_for_all_backends": "asks for the name `gloo`" for name in (
+        "test_c10d_gloo.GlooProcessGroupWithDispatchedCollectivesTests",
+        "test_c10d_common.ProcessGroupWithDispatchedCollectivesTests")},
     "test_c10d_gloo.GlooProcessGroupWithDispatchedCollectivesTests.test_all_to_all_single":
         "a tensor that is not contiguous has to be refused; PCCL takes it",
     "test_c10d_gloo.ProcessGroupGlooTest.test_allgather_checks":
@@ -112,7 +113,7 @@ def run(suite, transport, ranks, only):
             outcome = json.loads(line)
             outcomes[outcome["test"]] = outcome
             if outcome["outcome"] != "skipped":
-                print(f"{transport} {ranks} {outcome['outcome']:8}{outcome['s']:6.1f} s  {outcome['test']}", flush=True)
+                print(f"{transport} {suite} {outcome['outcome']:8}{outcome['s']:6.1f} s  {outcome['test']}", flush=True)
         if process.wait(PATIENCE_S) != 0:
             raise SystemExit(f"the suite over {transport} ended with status {process.returncode}")
     return outcomes
@@ -130,10 +131,14 @@ def compared(suite, ranks, outcomes):
     for name in worse:
         print(f"\n--- {name}\n{ours[name]['why']}")
     both = Counter(name for each in (theirs, ours) for name in each if each[name]["outcome"] == "skipped")
-    differences = [f"`{name}`: {KNOWN.get(name, ours[name]['outcome'])}" for name in other]
-    differences += [f"`{name}`: only PCCL passes" for name in better]
+    reasons = {}
+    for name in other:
+        reasons.setdefault(KNOWN.get(name, ours[name]["outcome"]), []).append(f"`{name}`")
+    if better:
+        reasons["only PCCL passes"] = [f"`{name}`" for name in better]
+    differences = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
     row = (f"| `{suite}` | {ranks} | {len(passed)} | {len(passed) - len(other)} | "
-           f"{sum(count == 2 for count in both.values())} | {', '.join(differences) or 'none'} |")
+           f"{sum(count == 2 for count in both.values())} | {'; '.join(differences) or 'none'} |")
     return row, bool(worse)
 
 

@@ -117,8 +117,8 @@ class Collectives:
                                   f"and {len(wanted)}")
         if any(len(each) != self.size() * count for each in wanted):
             counts = " and ".join(str(len(each)) for each in wanted)
-            raise CollectiveError(f"allgather: invalid output tensor list: {counts} tensors for {self.size()} members with "
-                                  f"{count} each")
+            raise CollectiveError(f"allgather: invalid output tensor list: {counts} tensors for {self.size()} members "
+                                  f"with {count} each")
         given = alike(inputs, "allgather")
         same_types("allgather", list(chain(*wanted)), given[0])
         lists = [list(wanted[0][rank * count:(rank + 1) * count]) for rank in range(self.size())]

@@ -53,8 +53,8 @@ class Completion:
             self._guard.notify()
 
     def _is_called_back(self) -> bool:
-        """Whether this is what the thread calls when a future is done. It may wait for what it has just begun, as the hook
-        PowerSGD of torch does, and so the thread is not the one to end that."""
+        """Whether this is what the thread calls when a future is done. It may wait for what it has just begun, as the
+        hook PowerSGD of torch does, and so the thread is not the one to end that."""
         return self._thread is threading.current_thread()
 
     def _start(self) -> None:

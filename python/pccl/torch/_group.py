@@ -241,8 +241,8 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
             self._master.stop()
 
     def end_of_program(self) -> None:
-        """The interpreter ends, and nobody has called ``shutdown``. What the others still do is not cut off, unless this
-        process ends with an exception, or the others form the group anew without it."""
+        """The interpreter ends, and nobody has called ``shutdown``. What the others still do is not cut off, unless
+        this process ends with an exception, or the others form the group anew without it."""
         if self._can_reconfigure or getattr(sys, "last_value", None) is not None:
             self._is_aborted = True
         self.shutdown()

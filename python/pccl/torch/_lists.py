@@ -26,7 +26,7 @@ def reduced_here(tensors: Sequence[torch.Tensor], operation: Any, what: str) -> 
 
 
 def separate(hosts: List[Host]) -> List[Host]:
-    """The memories of one call, each its own: one that lies in another, as when a list has a tensor twice, is copied."""
+    """The memories of one call, each its own: one that lies in another is copied, as when a list has a tensor twice."""
     places = sorted(range(len(hosts)), key=lambda place: hosts[place].flat.data_ptr())
     end, apart = 0, list(hosts)
     for place in places:

@@ -80,10 +80,11 @@ def main():
                          or ranks == chosen.ranks[0]]:
         label = ranks if suite == "DistributedTest" else "-"
         outcomes = {transport: run(suite, transport, ranks, chosen.only) for transport in TRANSPORTS}
-        if missing := [name for name in chosen.only if not any(named(name, each) for each in outcomes["gloo"])]:
-            parser.error(f"{suite} has no {', '.join(missing)}")
         everything[f"{suite} {label}"] = outcomes
         rows.append(compared(suite, label, outcomes))
+    names = {test.split(".")[-1] for outcomes in everything.values() for test in outcomes["gloo"]}
+    if missing := set(chosen.only) - names:
+        parser.error(f"{', '.join(suites)}: no test is called {', '.join(sorted(missing))}")
     if chosen.out:
         chosen.out.write_text(json.dumps(everything, indent=1) + "\n")
     print("\n| Suite | Ranks | Passed over Gloo | Of these over PCCL | Skipped over both | Differences |")
@@ -91,11 +92,6 @@ def main():
     for row, _ in rows:
         print(row)
     sys.exit(any(worse for _, worse in rows))
-
-
-def named(name, test):
-    """Whether a test has the name, maybe behind that of its class."""
-    return test.split(".")[-1] == name
 
 
 def run(suite, transport, ranks, only):

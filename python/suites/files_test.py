@@ -38,7 +38,7 @@ IN_PROCESS = ("ReducerTest", "TimeoutTest", "RendezvousEnvTest")
 def main() -> None:
     transport, suite, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
     os.environ.update(BACKEND="gloo", WORLD_SIZE="4")
-    os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "300")
+    os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "600")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     directory = directory_of(os.environ["PCCL_TORCH_SOURCES"])
     sys.path.insert(0, str(directory))

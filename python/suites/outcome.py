@@ -10,7 +10,7 @@ import traceback
 import unittest
 
 #: One test in a process of its own, whatever it waits for.
-LIMIT_S = 400
+LIMIT_S = 700
 
 
 def report(name, test, scratch):

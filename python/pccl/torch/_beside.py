@@ -21,13 +21,21 @@ class Default:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._group: "Callable[[], Optional[PCCLProcessGroup]]" = lambda: None
+        self._start = ""
         # Never the same again: a group that is over here may still have operations in flight elsewhere.
         self._spaces = itertools.count(1)
 
-    def note(self, group: "PCCLProcessGroup") -> None:
-        """Remembers it."""
+    def note(self, group: "PCCLProcessGroup", start: str) -> None:
+        """Remembers it, and the name of its start."""
         with self._guard:
-            self._group = weakref.ref(group)
+            self._group, self._start = weakref.ref(group), start
+
+    @property
+    def start(self) -> Optional[str]:
+        """A name for keys that only its members have."""
+        with self._guard:
+            group, start = self._group(), self._start
+        return None if group is None or group.is_over else start
 
     def shared(self, given: Any, needs_own: bool, key: str) -> Optional[Tuple[Lanes, int]]:
         """What a new group uses of the default one, and its space of tags there. Rank 0 decides for all, by the store;

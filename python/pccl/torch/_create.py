@@ -16,6 +16,7 @@ from ._group import PCCLProcessGroup
 from ._lanes import Lanes
 from ._master import arrive, found, through_store
 from ._members import Members, member_name
+from ._start import meet
 
 _counting = threading.Lock()
 _counts: Dict[str, "itertools.count[int]"] = {}
@@ -50,22 +51,23 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
         members = Members("", chosen.elastic, rank, size, is_formed=False)
         return PCCLProcessGroup(store, Lanes(members), timeout)
     attempt = _attempt(f"{given.group_id} {rank}")
+    start = _start(given, is_default, can_reconfigure, attempt)
     if not can_reconfigure and not is_default:
-        shared = default.shared(given, options is not None, f"pccl/space/{attempt}")
+        shared = default.shared(given, options is not None, f"pccl/space/{start}")
         if shared is not None:
             return PCCLProcessGroup(store, shared[0], timeout, space=shared[1])
     address, master = chosen.master or found.address, None
     in_store = address is None
     if address is None:
-        address, master = through_store(store, rank, attempt)
+        address, master = through_store(store, rank, start)
     try:
         name = None if can_reconfigure else member_name(rank)
         members = _connected(address, chosen, rank, size, timeout, name)
         if in_store:
-            arrive(store, size, attempt, master, timeout.total_seconds())
+            arrive(store, size, start, master, timeout.total_seconds())
         group = PCCLProcessGroup(store, Lanes(members), timeout, can_reconfigure, master)
         if not can_reconfigure:
-            members.form_through(store, rank, size, attempt, timeout.total_seconds())
+            members.form_through(store, rank, size, start, timeout.total_seconds())
     except BaseException:
         if master is not None:
             master.stop()
@@ -74,8 +76,19 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
         found.note(address)
         group._is_default = True
         if not can_reconfigure:
-            default.note(group)
+            default.note(group, start)
     return group
+
+
+def _start(given: Any, is_default: bool, can_reconfigure: bool, attempt: int) -> str:
+    """The name of this start in keys. Members of a default group have met already, and a group that can be reconfigured
+    waits for nobody."""
+    if can_reconfigure:
+        return str(attempt)
+    met = None if is_default else default.start
+    if met is not None:
+        return f"{met}/{attempt}"
+    return meet(given.store, given.group_rank, given.group_size, attempt, given.timeout.total_seconds())
 
 
 def _connected(address: str, options: Options, rank: int, size: int, timeout: timedelta, name: Optional[str]) -> Members:

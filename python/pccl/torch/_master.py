@@ -92,9 +92,9 @@ class Found:
 found = Found()
 
 
-def through_store(store: Any, rank: int, attempt: int) -> Tuple[str, Optional[Embedded]]:
+def through_store(store: Any, rank: int, start: str) -> Tuple[str, Optional[Embedded]]:
     """The address of the master that rank 0 starts, by way of the store."""
-    key = f"pccl/master/{attempt}"
+    key = f"pccl/master/{start}"
     if rank != 0:
         return bytes(store.get(key)).decode(), None
     master = Embedded(own_host(store))
@@ -102,9 +102,9 @@ def through_store(store: Any, rank: int, attempt: int) -> Tuple[str, Optional[Em
     return master.address, master
 
 
-def arrive(store: Any, size: int, attempt: int, master: Optional[Embedded], limit_s: float) -> None:
+def arrive(store: Any, size: int, start: str, master: Optional[Embedded], limit_s: float) -> None:
     """Says in the store that this process is connected; the one with the master waits for all to say so."""
-    key = f"pccl/arrived/{attempt}"
+    key = f"pccl/arrived/{start}"
     store.add(key, 1)
     if master is not None:
         master.expect(lambda: int(store.add(key, 0)) >= size, limit_s)

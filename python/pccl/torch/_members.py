@@ -76,13 +76,13 @@ class Members:
         self._rank, self._size = world.rank, world.group_size
         self._ranks = {member.hex()[:8]: rank for rank, member in enumerate(members)}
 
-    def form_through(self, store: Any, rank: int, size: int, attempt: int, timeout_s: float) -> None:
+    def form_through(self, store: Any, rank: int, size: int, start: str, timeout_s: float) -> None:
         """Forms the group of all ranks, who find each other by way of the store."""
-        store.set(f"pccl/peer/{attempt}/{rank}", self.communicator.peer_id.hex())
+        store.set(f"pccl/peer/{start}/{rank}", self.communicator.peer_id.hex())
         if rank == 0:
-            store.set(f"pccl/uuid/{attempt}", uuid4().hex)
-        members = [bytes.fromhex(bytes(store.get(f"pccl/peer/{attempt}/{other}")).decode()) for other in range(size)]
-        uuid = int(bytes(store.get(f"pccl/uuid/{attempt}")).decode(), 16)
+            store.set(f"pccl/uuid/{start}", uuid4().hex)
+        members = [bytes.fromhex(bytes(store.get(f"pccl/peer/{start}/{other}")).decode()) for other in range(size)]
+        uuid = int(bytes(store.get(f"pccl/uuid/{start}")).decode(), 16)
         try:
             world = self.communicator.form_group(uuid, members, timeout=timeout_s)
         except PCCLError as error:

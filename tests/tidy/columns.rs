@@ -14,11 +14,12 @@ pub(crate) fn problems(tree: &Tree) -> Vec<String> {
     let is_own = |path: &String| !path.starts_with(FOREIGN) && !path.starts_with(crate::guides::FOLDER);
     for (path, text) in tree.iter().filter(|(path, _)| is_own(path)) {
         let is_prose = path.ends_with(".md");
-        let mut is_output = false;
+        let mut block = None;
         for (index, line) in text.lines().enumerate() {
             if is_prose && let Some(language) = line.trim_start().strip_prefix("```") {
-                is_output = !is_output && ["", "text"].contains(&language);
+                block = if block.is_some() { None } else { Some(language) };
             }
+            let is_output = block.is_some_and(|language| ["", "text"].contains(&language));
             let is_free = is_prose && (is_output || line.trim_start().starts_with('|'));
             let columns = line.chars().count();
             if columns > MAX_COLUMNS && !is_free {
@@ -32,7 +33,7 @@ pub(crate) fn problems(tree: &Tree) -> Vec<String> {
 #[test]
 fn long_lines_are_found_except_where_they_have_to_be() {
     let long = "x".repeat(MAX_COLUMNS + 1);
-    let prose = format!("{long}\n| {long} |\n```text\n{long}\n```\n```sh\n{long}\n```\n");
+    let prose = format!("{long}\n| {long} |\n```text\n{long}\n```\n```sh\n{long}\n```\n{long}\n");
     let code = format!("{}\n// {long}\n", "x".repeat(MAX_COLUMNS));
     let found = problems(&crate::tree::planted(&[("a.md", &prose), ("b.rs", &code)]));
     assert_eq!(
@@ -40,6 +41,7 @@ fn long_lines_are_found_except_where_they_have_to_be() {
         [
             "a.md:1: 121 columns, at most 120",
             "a.md:7: 121 columns, at most 120",
+            "a.md:9: 121 columns, at most 120",
             "b.rs:2: 124 columns, at most 120"
         ]
     );

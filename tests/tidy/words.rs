@@ -110,7 +110,8 @@ fn parse(text: &str) -> BTreeMap<String, usize> {
 
 #[test]
 fn sentences_without_a_subject_are_counted_and_questions_are_not() {
-    let text = "Who comes late waits. One asks: who are you?\n- What is left\nstays.\nWhat is it?\n| Who | What |\n";
+    let text =
+        "Who comes late waits. One asks: who are you?\n- What is left\nstays.\nWhat is it?\n| Who | What |\n";
     let code =
         "let x = \"Who is it\"; // What follows is text.\n/// Whose key it is\n/// counts so many times.\n";
     let tree = crate::tree::planted(&[("a.md", text), ("b.rs", code)]);

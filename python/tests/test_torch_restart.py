@@ -60,7 +60,9 @@ def test_torchrun_starts_a_job_again(tmp_path, victim):
             assert tensor[0] == 2
             if step == 2 and dist.get_rank() == {victim} and os.environ["TORCHELASTIC_RESTART_COUNT"] < "2":
                 os.kill(os.getpid(), signal.SIGKILL)
-        print("rank", dist.get_rank(), "after", os.environ["TORCHELASTIC_RESTART_COUNT"], "restarts", flush=True)
+        # One write: both ranks have this pipe.
+        text = f"rank {{dist.get_rank()}} after {{os.environ['TORCHELASTIC_RESTART_COUNT']}} restarts\\n"
+        os.write(1, text.encode())
         dist.destroy_process_group()
         """))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",

@@ -5,7 +5,7 @@ use super::progress::{GRACE_US, Recovery};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Recoveries of a kind without which nothing is usual yet, and those that are remembered.
-const ENOUGH: usize = 20;
+const ENOUGH: usize = 12;
 const KEPT: usize = 200;
 /// That many times as long as usual is too long.
 const FACTOR: u64 = 100;

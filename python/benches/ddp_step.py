@@ -3,11 +3,6 @@ exchanged in buckets, and nothing else is computed that takes long.
 
     python python/benches/ddp_step.py --mib 64 --bucket-mib 25 1 --turns 3
     python python/benches/ddp_step.py --mib 64 --bucket-mib 25 --profile      # where Python spends it
-
-Between far machines: everything in a network namespace whose loopback interface has a delay of 20 ms each way.
-
-    sudo unshare -n sh -c 'ip link set lo up; tc qdisc add dev lo root netem delay 20ms limit 100000; \\
-        python python/benches/ddp_step.py --mib 64 --bucket-mib 25 1 --steps 8'
 """
 
 import argparse

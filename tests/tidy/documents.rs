@@ -1,6 +1,6 @@
 //! What documents and scripts must contain, and what not.
 
-use crate::tree::Tree;
+use crate::tree::{Tree, resolve};
 use std::collections::BTreeSet;
 
 /// Documents get no longer than this.
@@ -127,20 +127,6 @@ fn links(text: &str) -> BTreeSet<String> {
     let is_file =
         |target: &&str| !target.contains("://") && !target.starts_with('#') && !target.starts_with("mailto:");
     targets.filter(is_file).map(|target| target.split('#').next().unwrap_or(target).to_owned()).collect()
-}
-
-/// Path from the root of `target` in the document at `path`; `None` if it leads out of the repository.
-fn resolve(path: &str, target: &str) -> Option<String> {
-    let mut parts: Vec<&str> = path.split('/').collect();
-    parts.pop();
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()?),
-            name => parts.push(name),
-        }
-    }
-    Some(parts.join("/"))
 }
 
 /// Decisions that nobody finds, or that do not say what a decision says.

@@ -2,18 +2,24 @@
 //! its own directory, so they are there a second time, with links that lead somewhere in the documentation of the
 //! crate. These tests make them, and see that they are up to date.
 
-use crate::tree::Tree;
+use crate::tree::{Tree, resolve};
 
 /// Where they lie.
 pub(crate) const FOLDER: &str = "pccl/src/guide/";
-/// Documents that who uses the library reads. Each is a module of [`FOLDER`].
-const GUIDES: [&str; 5] = ["semantics", "errors", "quantisation", "deploying", "operating"];
+/// Documents that users of the library read: the module of `pccl::guide`, and the document that it shows.
+const GUIDES: &[(&str, &str)] = &[
+    ("semantics", "docs/semantics.md"),
+    ("errors", "docs/errors.md"),
+    ("quantisation", "docs/quantisation.md"),
+    ("deploying", "docs/deploying.md"),
+    ("operating", "docs/operating.md"),
+];
 
 /// The guides with their texts.
 pub(crate) fn made(tree: &Tree) -> Vec<(String, String)> {
-    let guide = |name: &&str| {
-        let text = tree.get(&format!("docs/{name}.md")).map(String::as_str).unwrap_or_default();
-        (format!("{FOLDER}{name}.md"), guide_of(text))
+    let guide = |(module, document): &(&str, &str)| {
+        let text = tree.get(*document).map(String::as_str).unwrap_or_default();
+        (format!("{FOLDER}{}.md", module.replace("::", "/")), guide_of(document, text))
     };
     GUIDES.iter().map(guide).collect()
 }
@@ -30,24 +36,30 @@ pub(crate) fn problems(tree: &Tree) -> Vec<String> {
     old.chain(foreign.map(|path| format!("{path}: no document is behind it"))).collect()
 }
 
-/// A document as a guide: its links lead to other guides, or are the name of a file of the repository; and what is
-/// written in Rust is not compiled, because it is a part of something.
-fn guide_of(document: &str) -> String {
+/// The document at a path as a guide: its links lead to other guides, or are the name of a file of the repository; and
+/// what is written in Rust is not compiled, because it is a part of something.
+fn guide_of(path: &str, document: &str) -> String {
     let mut guide = String::with_capacity(document.len());
     let mut rest = document;
     while let Some(at) = rest.find("](") {
         let (before, link) = rest.split_at(at);
         let Some((target, after)) = link[2..].split_once(')') else { break };
         let (file, place) = target.split_once('#').unwrap_or((target, ""));
-        let name = file.strip_suffix(".md").filter(|name| GUIDES.contains(name));
+        let is_file = !file.is_empty() && !file.contains("://");
+        let linked = if is_file { resolve(path, file) } else { None };
+        let module = GUIDES.iter().find(|(_, document)| linked.as_deref() == Some(*document));
         let place = if place.is_empty() { String::new() } else { format!("#{place}") };
-        match (name, before.rfind('[')) {
-            (Some(name), _) => guide.push_str(&format!("{before}](crate::guide::{name}{place})")),
-            (None, Some(open)) if !file.is_empty() && !file.contains("://") => {
-                let (text, path) = (&before[open + 1..], of_repository(file));
+        match (module, linked, before.rfind('[')) {
+            (Some((module, _)), ..) => guide.push_str(&format!("{before}](crate::guide::{module}{place})")),
+            (None, Some(linked), Some(open)) => {
+                let text = &before[open + 1..];
                 guide.push_str(&before[..open]);
-                let is_its_name = text.trim_matches('`') == path || file == text;
-                guide.push_str(&if is_its_name { format!("`{path}`") } else { format!("{text} (`{path}`)") });
+                let is_its_name = text.trim_matches('`') == linked || file == text;
+                guide.push_str(&if is_its_name {
+                    format!("`{linked}`")
+                } else {
+                    format!("{text} (`{linked}`)")
+                });
             }
             _ => guide.push_str(&format!("{before}]({target})")),
         }
@@ -57,18 +69,13 @@ fn guide_of(document: &str) -> String {
     guide.replace("```rust\n", "```rust,ignore\n")
 }
 
-/// A path that a document of `docs/` names, from the root of the repository.
-fn of_repository(file: &str) -> String {
-    file.strip_prefix("../").map_or_else(|| format!("docs/{file}"), str::to_owned)
-}
-
 #[test]
 fn links_lead_to_guides_or_name_files() {
     let document = "See [how](errors.md#the-loop), [b](#here), [c](topology.md#x), [`a.md`](../a.md) \
                     and [d](https://e.org).\n```rust\nf();\n```\n";
     let guide = "See [how](crate::guide::errors#the-loop), [b](#here), c (`docs/topology.md`), `a.md` \
                  and [d](https://e.org).\n```rust,ignore\nf();\n```\n";
-    assert_eq!(guide_of(document), guide);
+    assert_eq!(guide_of("docs/semantics.md", document), guide);
 }
 
 #[test]
@@ -84,6 +91,8 @@ fn old_guides_are_found() {
 #[ignore = "writes the guides"]
 fn make_guides() {
     for (path, text) in made(&crate::tree::read()) {
-        std::fs::write(crate::tree::root().join(path), text).expect("the guide can be written");
+        let path = crate::tree::root().join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder can be made");
+        std::fs::write(path, text).expect("the guide can be written");
     }
 }

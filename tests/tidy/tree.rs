@@ -46,6 +46,20 @@ fn read_into(dir: &Path, prefix: &str, tree: &mut Tree) -> io::Result<()> {
     Ok(())
 }
 
+/// Path from the root of `target` in the document at `path`; `None` if it leads out of the repository.
+pub(crate) fn resolve(path: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
 /// A tree for tests of the rules.
 #[cfg(test)]
 pub(crate) fn planted(files: &[(&str, &str)]) -> Tree {

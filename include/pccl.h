@@ -974,10 +974,10 @@ PCCL_EXPORT pcclResult_t pcclMasterSetRunName(pcclMasterInstance_t *master_insta
  * not to be changed; "off", on private wires. Everything else is always encrypted. */
 PCCL_EXPORT pcclResult_t pcclMasterSetWireMode(pcclMasterInstance_t *master_instance, const char *mode);
 /* Keeps a journal in this directory, from which a master that is started there after this one has died goes on: the
- * same run, and no call of a peer fails. See docs/operating.md. */
+ * same run, and no call of a peer fails. See docs/operating/failover.md. */
 PCCL_EXPORT pcclResult_t pcclMasterSetJournal(pcclMasterInstance_t *master_instance, const char *directory);
 /* Lets other masters stand by for this one: they know all that it knows, the secrets of the run as well, and one of
- * them goes on in its place when it is lost. Default false. See docs/operating.md. */
+ * them goes on in its place when it is lost. Default false. See docs/operating/failover.md. */
 PCCL_EXPORT pcclResult_t pcclMasterSetAcceptStandbys(pcclMasterInstance_t *master_instance, bool accept);
 /* Stands by for the master at one of these places, "h1:48148" or "h1:48148,h2:48148", whose settings it takes over with
  * the run; others may stand by for this one then. pcclRunMaster returns at once, and looks for it from then on. */

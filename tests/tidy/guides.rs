@@ -12,7 +12,17 @@ const GUIDES: &[(&str, &str)] = &[
     ("errors", "docs/errors.md"),
     ("quantisation", "docs/quantisation.md"),
     ("deploying", "docs/deploying.md"),
-    ("operating", "docs/operating.md"),
+    ("operating", "docs/operating/README.md"),
+    ("operating::status", "docs/operating/status.md"),
+    ("operating::troubleshooting", "docs/operating/troubleshooting.md"),
+    ("operating::doctor", "docs/operating/doctor.md"),
+    ("operating::network", "docs/operating/network.md"),
+    ("operating::leaving", "docs/operating/leaving.md"),
+    ("operating::keys", "docs/operating/keys.md"),
+    ("operating::state", "docs/operating/state.md"),
+    ("operating::timeouts", "docs/operating/timeouts.md"),
+    ("operating::restarts", "docs/operating/restarts.md"),
+    ("operating::failover", "docs/operating/failover.md"),
 ];
 
 /// The guides with their texts.

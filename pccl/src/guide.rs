@@ -4,6 +4,16 @@
 /// What each call yields, rule by rule, with the tests that hold it.
 pub mod semantics {
     #![doc = include_str!("guide/semantics.md")]
+
+    /// What a collective computes.
+    pub mod results {
+        #![doc = include_str!("guide/semantics/results.md")]
+    }
+
+    /// What a sync yields.
+    pub mod shared_state {
+        #![doc = include_str!("guide/semantics/shared_state.md")]
+    }
 }
 
 /// Each error, and what a training loop does about it.

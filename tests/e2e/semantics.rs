@@ -1,4 +1,4 @@
-//! The lines of `docs/semantics.md` in numbers that can be checked by hand. Peers are threads here.
+//! The lines of `docs/semantics/` in numbers that can be checked by hand. Peers are threads here.
 
 use half::{bf16, f16};
 use pccl::{Communicator, Element, Error, Master, ReduceOp, ReduceOptions};

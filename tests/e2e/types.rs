@@ -1,4 +1,5 @@
-//! Results of all-reduces, compared by bytes with an independent oracle. What `docs/semantics.md` says is tested here.
+//! Results of all-reduces, compared by bytes with an independent oracle. What `docs/semantics/results.md` says is
+//! tested here.
 
 use crate::fleet::Fleet;
 use pccl::{DataType, ReduceOp};

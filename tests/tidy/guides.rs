@@ -8,7 +8,9 @@ use crate::tree::{Tree, resolve};
 pub(crate) const FOLDER: &str = "pccl/src/guide/";
 /// Documents that users of the library read: the module of `pccl::guide`, and the document that it shows.
 const GUIDES: &[(&str, &str)] = &[
-    ("semantics", "docs/semantics.md"),
+    ("semantics", "docs/semantics/README.md"),
+    ("semantics::results", "docs/semantics/results.md"),
+    ("semantics::shared_state", "docs/semantics/shared-state.md"),
     ("errors", "docs/errors.md"),
     ("quantisation", "docs/quantisation.md"),
     ("deploying", "docs/deploying.md"),

@@ -8,7 +8,7 @@ impl Communicator {
     /// Bounds the Euclidean norm of `data` by `factor` times the median of the norms of all peers of the group, before
     /// an average: what is beyond that is multiplied by the one number that takes it there, what is not stays as it is,
     /// byte by byte. All peers call it with the same factor and tag, a finite number above 0, such as 3. Floats only.
-    /// `docs/semantics.md` has the exact rule.
+    /// `docs/semantics/results.md` has the exact rule.
     ///
     /// It is a collective of its own, which moves 32 bytes of each peer. What it returns says who was clipped. Against
     /// peers that lie about their norm it is no protection: each of them clips its own contribution.

@@ -242,7 +242,7 @@ impl Communicator {
 
     /// Replaces `data` by the weighted average over all peers of the group: the sum of what all have, each times its
     /// `weight`, divided by the sum of the weights. A weight is a finite number, at least 0, such as the number of
-    /// samples that a peer has seen. `docs/semantics.md` has the exact rule. Floats only.
+    /// samples that a peer has seen. `docs/semantics/results.md` has the exact rule. Floats only.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;

@@ -21,6 +21,11 @@ pub mod errors {
     #![doc = include_str!("guide/errors.md")]
 }
 
+/// How a training loop goes on after an error.
+pub mod recovery {
+    #![doc = include_str!("guide/recovery.md")]
+}
+
 /// How tensors travel in fewer bits, and what that costs in accuracy.
 pub mod quantisation {
     #![doc = include_str!("guide/quantisation.md")]

@@ -12,6 +12,7 @@ const GUIDES: &[(&str, &str)] = &[
     ("semantics::results", "docs/semantics/results.md"),
     ("semantics::shared_state", "docs/semantics/shared-state.md"),
     ("errors", "docs/errors.md"),
+    ("recovery", "docs/recovery.md"),
     ("quantisation", "docs/quantisation.md"),
     ("deploying", "docs/deploying.md"),
     ("operating", "docs/operating/README.md"),

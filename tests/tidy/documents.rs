@@ -41,14 +41,17 @@ pub(crate) fn problems(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<String
 
 /// Enums whose variants a document lists: the document, the source, the start of the enum.
 const LISTED: &[(&str, &str, &str)] = &[
-    ("docs/protocol.md", "pccl/protocol/src/c2m.rs", "pub enum C2m {"),
-    ("docs/protocol.md", "pccl/protocol/src/m2c.rs", "pub enum M2c {"),
-    ("docs/protocol.md", "pccl/protocol/src/p2p.rs", "pub enum P2p {"),
+    ("docs/protocol/peer-to-master.md", "pccl/protocol/src/c2m.rs", "pub enum C2m {"),
+    ("docs/protocol/master-to-peer.md", "pccl/protocol/src/m2c.rs", "pub enum M2c {"),
+    ("docs/protocol/connections.md", "pccl/protocol/src/p2p.rs", "pub enum P2p {"),
     ("docs/errors.md", "pccl/protocol/src/verdict.rs", "pub enum Cause {"),
     ("docs/errors.md", "pccl/protocol/src/reasons.rs", "pub enum KickCode {"),
     ("docs/errors.md", "pccl/src/error.rs", "pub enum Error {"),
     ("docs/errors.md", "pccl/src/error.rs", "pub enum Remedy {"),
 ];
+
+/// Explains the rules of the master in their order.
+const RULES_DOCUMENT: &str = "docs/protocol/rules.md";
 
 /// What the code has and the document that lists it does not. Packets are looked for with their numbers.
 fn code_list_problems(tree: &Tree) -> Vec<String> {
@@ -73,13 +76,13 @@ fn code_list_problems(tree: &Tree) -> Vec<String> {
     let machine = tree.get("master/src/state/mod.rs").map_or("", String::as_str);
     let (_, rules) = machine.split_once("const RULES").unwrap_or_default();
     let (rules, _) = rules.split_once("\n];").unwrap_or_default();
-    let listed = tree.get("docs/protocol.md").map_or("", String::as_str);
+    let listed = tree.get(RULES_DOCUMENT).map_or("", String::as_str);
     if tree.contains_key("master/src/state/mod.rs") && rules.lines().filter_map(name).next().is_none() {
         problems.push("master/src/state/mod.rs: no rules".to_owned());
     }
     for rule in rules.lines().filter_map(name) {
         if !listed.contains(&format!("`{rule}`")) {
-            problems.push(format!("docs/protocol.md: the rule {rule} of the master is missing"));
+            problems.push(format!("{RULES_DOCUMENT}: the rule {rule} of the master is missing"));
         }
     }
     problems
@@ -238,12 +241,10 @@ fn commands_that_are_not_checked_are_found() {
 fn packets_that_a_document_forgets_are_found() {
     let code = "pub enum C2m {\n    /// One.\n    One(One) = 1,\n    Two(Two) = 2,\n}\nenum Other {\n    Three,\n}\n";
     let document = "| 1 | `One` | first |\n| 3 | `Two` | second |";
-    let tree = crate::tree::planted(&[("pccl/protocol/src/c2m.rs", code), ("docs/protocol.md", document)]);
+    let path = "docs/protocol/peer-to-master.md";
+    let tree = crate::tree::planted(&[("pccl/protocol/src/c2m.rs", code), (path, document)]);
     let found = code_list_problems(&tree);
-    assert_eq!(
-        found,
-        ["docs/protocol.md: Two of pccl/protocol/src/c2m.rs is missing, or has another number"]
-    );
+    assert_eq!(found, [format!("{path}: Two of pccl/protocol/src/c2m.rs is missing, or has another number")]);
 }
 
 #[test]
@@ -262,8 +263,11 @@ fn errors_that_a_document_forgets_are_found() {
 fn rules_that_a_document_forgets_are_found() {
     let code =
         "const RULES: &[Rule] = &[\n    (\"one\", |it| it.one()),\n    (\"two\", MasterState::two),\n];";
-    let tree = crate::tree::planted(&[("master/src/state/mod.rs", code), ("docs/protocol.md", "1. `one`")]);
-    assert_eq!(code_list_problems(&tree), ["docs/protocol.md: the rule two of the master is missing"]);
+    let tree = crate::tree::planted(&[("master/src/state/mod.rs", code), (RULES_DOCUMENT, "1. `one`")]);
+    assert_eq!(
+        code_list_problems(&tree),
+        [format!("{RULES_DOCUMENT}: the rule two of the master is missing")]
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The ring that peers should form, from what was measured.
 //!
-//! A pipelined ring runs at the rate of its slowest edge, so that counts first; see `docs/topology.md`.
+//! A pipelined ring runs at the rate of its slowest edge, so that counts first; see `docs/topology/README.md`.
 
 use super::{
     bottleneck::{self, NoPlan, Widest},

@@ -1,5 +1,5 @@
 //! A pair of hosts that is slow, and then another one: what `optimize_topology` finds, and how soon the ring avoids the
-//! new pair by what operations show, without probes. See `docs/topology.md`.
+//! new pair by what operations show, without probes. See `docs/topology/README.md`.
 
 use crate::{
     Args,

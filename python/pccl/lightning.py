@@ -1,4 +1,4 @@
-"""``Trainer(strategy="pccl")`` of Lightning, after ``import pccl.lightning``: docs/pytorch.md."""
+"""``Trainer(strategy="pccl")`` of Lightning, after ``import pccl.lightning``: docs/pytorch/programs.md."""
 
 import os
 from typing import Any, List, Optional

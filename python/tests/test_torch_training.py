@@ -222,7 +222,7 @@ def of_document(name):
 
 
 def test_the_documented_training_says_how_it_goes(master):
-    program = of_document("docs/pytorch.md")
+    program = of_document("docs/pytorch/elastic.md")
     assert program == of_document("python/README.md")
     for old, new in (("127.0.0.1:48148", master), ("steps=2000", "steps=200")):
         assert old in program

@@ -1,4 +1,4 @@
-"""The backend ``pccl`` of ``torch.distributed``: docs/pytorch.md."""
+"""The backend ``pccl`` of ``torch.distributed``: docs/pytorch/README.md."""
 
 from ._create import Options, register
 from ._elastic import Elastic, elastic

@@ -60,7 +60,7 @@ pub(crate) enum Act {
 }
 
 /// Faults that the master cannot tell from another one, and why. The verdict still names the process, as one of two
-/// where it says "edge". Each use is counted. The list is also in docs/testing.md.
+/// where it says "edge". Each use is counted. The list is also in docs/testing/simulation.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LookAlike {
     /// The end of a process breaks its data connections, too. If the news of its end is slower than the grace of an

@@ -882,7 +882,7 @@ PCCL_EXPORT pcclResult_t pcclSyncSharedState(const pcclComm_t *communicator, pcc
                                              const pcclSyncOptions_t *options, pcclSyncInfo_t *sync_info_out);
 
 /* Joining without a stop: peers lend their state while they compute, and newcomers fetch it before they are let in, so
- * that a sync moves only what has changed since. docs/c-api.md has the loop. */
+ * that a sync moves only what has changed since. docs/c-api/README.md has the loop. */
 
 /* As pcclConnect, and fetches the state of the group into the tensors while this peer waits to be let in, from members
  * that lend it. As long as they lend, it is let in when it holds what they committed last; where nobody lends, as ever.

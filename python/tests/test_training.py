@@ -12,7 +12,7 @@ from ports import free_port
 import pccl
 
 pytest.importorskip("numpy")
-DOCUMENT = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python.md")
+DOCUMENTS = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "python")
 #: A training that says each step.
 LOOP = """
 weights = numpy.zeros(1000, numpy.float32)
@@ -282,13 +282,16 @@ say("end")
 
 
 def blocks():
-    """All programs, and parts of programs, of docs/python.md."""
-    with open(DOCUMENT) as file:
-        return re.findall(r"```python\n(.*?)```", file.read(), re.S)
+    """All programs, and parts of programs, of docs/python; those of its README.md come first."""
+    texts = []
+    for page in sorted(os.listdir(DOCUMENTS), key=lambda page: (page != "README.md", page)):
+        with open(os.path.join(DOCUMENTS, page)) as file:
+            texts.append(file.read())
+    return re.findall(r"```python\n(.*?)```", "\n".join(texts), re.S)
 
 
 def documented():
-    """The loops of docs/python.md, with more steps that take no time, and told to say each."""
+    """The loops of docs/python/README.md, with more steps that take no time, and told to say each."""
     whole, own, lending, own_lending = blocks()[:4]
     for part, wanted in ((whole, "comm.run(step"), (own, "comm.recover(error"), (lending, "compute=compute"),
                          (own_lending, "comm.lend(")):

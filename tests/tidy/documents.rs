@@ -43,7 +43,7 @@ pub(crate) fn problems(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<String
 const LISTED: &[(&str, &str, &str)] = &[
     ("docs/protocol/peer-to-master.md", "pccl/protocol/src/c2m.rs", "pub enum C2m {"),
     ("docs/protocol/master-to-peer.md", "pccl/protocol/src/m2c.rs", "pub enum M2c {"),
-    ("docs/protocol/connections.md", "pccl/protocol/src/p2p.rs", "pub enum P2p {"),
+    ("docs/protocol/frames.md", "pccl/protocol/src/p2p.rs", "pub enum P2p {"),
     ("docs/errors.md", "pccl/protocol/src/verdict.rs", "pub enum Cause {"),
     ("docs/errors.md", "pccl/protocol/src/reasons.rs", "pub enum KickCode {"),
     ("docs/errors.md", "pccl/src/error.rs", "pub enum Error {"),

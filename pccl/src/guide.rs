@@ -1,16 +1,16 @@
 //! The guides: what calls yield, what to do about errors, and how to run this on machines. They are documents of the
 //! repository; files that they name lie there. The training loop that they speak of is on the [front page](crate).
 
-/// What each call yields, rule by rule, with the tests that hold it.
+/// The effect of each call, rule by rule, with the tests that hold it.
 pub mod semantics {
     #![doc = include_str!("guide/semantics.md")]
 
-    /// What a collective computes.
+    /// The results of collectives.
     pub mod results {
         #![doc = include_str!("guide/semantics/results.md")]
     }
 
-    /// What a sync yields.
+    /// The results of a sync.
     pub mod shared_state {
         #![doc = include_str!("guide/semantics/shared_state.md")]
     }
@@ -31,21 +31,21 @@ pub mod quantisation {
     #![doc = include_str!("guide/quantisation.md")]
 }
 
-/// What to build and copy, ports, systemd, containers, Slurm.
+/// Installing: files to build and copy, ports, systemd, containers, Slurm.
 pub mod deploying {
     #![doc = include_str!("guide/deploying.md")]
 }
 
-/// What an operator sees of a run, time-outs, and runs that seem stuck.
+/// How to operate a run: status, time-outs, runs that seem stuck.
 pub mod operating {
     #![doc = include_str!("guide/operating.md")]
 
-    /// What the status of a run says.
+    /// The status of a run, and how to read it.
     pub mod status {
         #![doc = include_str!("guide/operating/status.md")]
     }
 
-    /// What to do about a run that seems stuck.
+    /// Help with a run that seems stuck.
     pub mod troubleshooting {
         #![doc = include_str!("guide/operating/troubleshooting.md")]
     }
@@ -80,7 +80,7 @@ pub mod operating {
         #![doc = include_str!("guide/operating/timeouts.md")]
     }
 
-    /// What a cut connection or a restart of the master costs.
+    /// Cut connections, and restarts of a master.
     pub mod restarts {
         #![doc = include_str!("guide/operating/restarts.md")]
     }

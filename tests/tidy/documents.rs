@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 
 /// Documents get no longer than this.
 const MAX_LINES: usize = 700;
+/// Pages of `docs/` have at most this number of words, so that each answers one question.
+const MAX_WORDS: usize = 2500;
+/// The list of all pages.
+const PAGES: &str = "docs/README.md";
 /// In front of the code block with the commands that a newcomer starts with.
 const COMMANDS_MARK: &str = "<!-- commands -->";
 
@@ -33,9 +37,31 @@ pub(crate) fn problems(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<String
             problems.push(format!("{path}: {machine_path} is a path of one machine"));
         }
     }
+    problems.extend(page_problems(tree));
     problems.extend(decision_problems(tree));
     problems.extend(command_problems(tree));
     problems.extend(code_list_problems(tree));
+    problems
+}
+
+/// Pages that are too long for one question, or that the list of all pages lacks. Decisions have a list of their own.
+fn page_problems(tree: &Tree) -> Vec<String> {
+    let list = tree.get(PAGES);
+    let listed: BTreeSet<String> =
+        list.iter().flat_map(|text| links(text)).filter_map(|target| resolve(PAGES, &target)).collect();
+    let is_page = |path: &str| {
+        path.starts_with("docs/") && path.ends_with(".md") && !path.starts_with("docs/decisions/")
+    };
+    let mut problems = Vec::new();
+    for (path, text) in tree.iter().filter(|(path, _)| is_page(path)) {
+        let words = text.split_whitespace().count();
+        if words > MAX_WORDS {
+            problems.push(format!("{path}: {words} words, at most {MAX_WORDS}"));
+        }
+        if list.is_some() && path != PAGES && !listed.contains(path) {
+            problems.push(format!("{path}: {PAGES} does not list it"));
+        }
+    }
     problems
 }
 
@@ -57,7 +83,8 @@ const RULES_DOCUMENT: &str = "docs/protocol/rules.md";
 fn code_list_problems(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for (document, source, start) in LISTED {
-        let (Some(text), Some(code)) = (tree.get(*document), tree.get(*source)) else { continue };
+        let Some(code) = tree.get(*source) else { continue };
+        let text = tree.get(*document).map_or("", String::as_str);
         let variants = variants(code, start);
         if variants.is_empty() {
             problems.push(format!("{source}: no {start}"));
@@ -278,4 +305,14 @@ fn broken_diagrams_are_found() {
 #[test]
 fn long_documents_are_found() {
     assert_eq!(planted("docs/a.md", &"\n".repeat(MAX_LINES + 1)).len(), 1);
+    assert_eq!(planted("docs/a.md", &"word ".repeat(MAX_WORDS)), Vec::<String>::new());
+    assert_eq!(planted("docs/a.md", &"word ".repeat(MAX_WORDS + 1)).len(), 1);
+    assert_eq!(planted("docs/decisions/0001-one.md", &"word ".repeat(MAX_WORDS + 1)).len(), 3);
+}
+
+#[test]
+fn pages_that_are_in_no_list_are_found() {
+    let found = planted(PAGES, "[here](decisions/0001-one.md)");
+    assert_eq!(found, ["docs/architecture.md: docs/README.md does not list it"]);
+    assert_eq!(planted(PAGES, "[here](architecture.md)"), Vec::<String>::new());
 }

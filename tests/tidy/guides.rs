@@ -67,7 +67,8 @@ fn guide_of(path: &str, document: &str) -> String {
             (None, Some(linked), Some(open)) => {
                 let text = &before[open + 1..];
                 guide.push_str(&before[..open]);
-                let is_its_name = text.trim_matches('`') == linked || file == text;
+                let name = text.trim_matches('`');
+                let is_its_name = file == text || (name.contains('.') && linked.ends_with(name));
                 guide.push_str(&if is_its_name {
                     format!("`{linked}`")
                 } else {
@@ -84,10 +85,10 @@ fn guide_of(path: &str, document: &str) -> String {
 
 #[test]
 fn links_lead_to_guides_or_name_files() {
-    let document = "See [how](errors.md#the-loop), [b](#here), [c](topology.md#x), [`a.md`](../a.md) \
-                    and [d](https://e.org).\n```rust\nf();\n```\n";
-    let guide = "See [how](crate::guide::errors#the-loop), [b](#here), c (`docs/topology.md`), `a.md` \
-                 and [d](https://e.org).\n```rust,ignore\nf();\n```\n";
+    let document = "See [how](errors.md#the-loop), [b](#here), [c](topology.md#x), [x/d.md](../x/d.md), \
+                    [`a.md`](../a.md) and [d](https://e.org).\n```rust\nf();\n```\n";
+    let guide = "See [how](crate::guide::errors#the-loop), [b](#here), c (`docs/topology.md`), `x/d.md`, \
+                 `a.md` and [d](https://e.org).\n```rust,ignore\nf();\n```\n";
     assert_eq!(guide_of("docs/semantics.md", document), guide);
 }
 

@@ -974,7 +974,7 @@ PCCL_EXPORT pcclResult_t pcclMasterSetRunName(pcclMasterInstance_t *master_insta
  * not to be changed; "off", on private wires. Everything else is always encrypted. */
 PCCL_EXPORT pcclResult_t pcclMasterSetWireMode(pcclMasterInstance_t *master_instance, const char *mode);
 /* Keeps a journal in this directory, from which a master that is started there after this one has died goes on: the
- * same run, and no call of a peer fails. See docs/operating/failover.md. */
+ * same run, and no call of a peer fails. See docs/operating/restarts.md. */
 PCCL_EXPORT pcclResult_t pcclMasterSetJournal(pcclMasterInstance_t *master_instance, const char *directory);
 /* Lets other masters stand by for this one: they know all that it knows, the secrets of the run as well, and one of
  * them goes on in its place when it is lost. Default false. See docs/operating/failover.md. */

@@ -1,10 +1,11 @@
 //! Contributions that are bounded by the median of the norms of all, before they are averaged.
 
+use crate::together::together;
 use pccl::{
     Call, Cause, Clip, ClipReport, Communicator, Error, LaunchOptions, Master, MasterConfig, Quantisation,
     ReduceOp, Remedy, Scheme, Source, Target,
 };
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -43,12 +44,7 @@ impl Peers {
 
     /// All of them do this at once; results by rank.
     fn each<R: Send>(&self, work: impl Fn(usize, &Communicator) -> R + Sync) -> Vec<R> {
-        thread::scope(|scope| {
-            let work = &work;
-            let all = self.all.iter().enumerate();
-            let all: Vec<_> = all.map(|(rank, comm)| scope.spawn(move || work(rank, comm))).collect();
-            all.into_iter().map(|one| one.join().expect("no panic")).collect()
-        })
+        together(&self.all, work)
     }
 }
 

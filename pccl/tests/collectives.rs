@@ -3,13 +3,13 @@
 mod failures;
 mod late;
 
+use crate::together::together;
 use pccl::{
     Algorithm, Block, Call, Cause, CollectiveOptions, Communicator, Error, Master, MasterConfig, ReduceInfo,
     ReduceOp, ReduceOptions, Schedule, Scheme,
 };
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
-    thread,
     time::Duration,
 };
 
@@ -58,11 +58,7 @@ impl Peers {
 
     /// Runs `call` on all peers at once; results by rank.
     fn each<R: Send>(&self, call: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
-        thread::scope(|scope| {
-            let call = &call;
-            let threads: Vec<_> = self.all.iter().map(|comm| scope.spawn(move || call(comm))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-        })
+        together(&self.all, |_, comm| call(comm))
     }
 }
 

@@ -1,6 +1,7 @@
 //! How long `connect` tries, and what ends it.
 
 use pccl::{Communicator, Error, Remedy};
+use pccl_testkit::ports::free_port;
 use std::{
     io::{Read, Write},
     net::TcpListener,
@@ -45,8 +46,8 @@ fn answered(answer: &[u8], patience: Duration) -> (Error, usize) {
 
 #[test]
 fn a_master_that_is_not_there_is_tried_until_the_time_is_over() {
-    let (listener, address) = listener();
-    drop(listener);
+    // Not one that the system has just given: another test might get it next.
+    let address = format!("127.0.0.1:{}", free_port());
     for (master, cause) in
         [(address.as_str(), "connection refused"), ("no-such-host.invalid:1", "no-such-host")]
     {

@@ -1,7 +1,8 @@
 //! Finding out where peers differ. Peers are threads of this process.
 
+use crate::together::together;
 use pccl::{Communicator, DataType, Error, Master, MasterConfig, PeerId, SharedState, StateDiff};
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -15,7 +16,7 @@ fn fleet(count: usize) -> (Master, Vec<Communicator>) {
     let address = master.local_addr().to_string();
     let peer = || Communicator::builder(&address).first_ports(0, 0).build().expect("valid settings");
     let mut peers: Vec<Communicator> = (0..count).map(|_| peer()).collect();
-    each(&peers, |_, comm| {
+    together(&peers, |_, comm| {
         comm.connect().expect("connect");
         comm.wait_for_world(count, Some(PATIENCE)).expect("all are there");
     });
@@ -23,21 +24,12 @@ fn fleet(count: usize) -> (Master, Vec<Communicator>) {
     (master, peers)
 }
 
-fn each<T: Send>(peers: &[Communicator], call: impl Fn(usize, &Communicator) -> T + Sync) -> Vec<T> {
-    let call = &call;
-    thread::scope(|scope| {
-        let run = |(rank, comm)| scope.spawn(move || call(rank, comm));
-        let handles: Vec<_> = peers.iter().enumerate().map(run).collect();
-        handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
-    })
-}
-
 /// What all peers find; they have to find the same.
 fn found(
     peers: &[Communicator],
     call: impl Fn(usize, &Communicator) -> Result<StateDiff, Error> + Sync,
 ) -> StateDiff {
-    let mut all = each(peers, |rank, comm| call(rank, comm).expect("compared"));
+    let mut all = together(peers, |rank, comm| call(rank, comm).expect("compared"));
     let first = all.swap_remove(0);
     assert!(all.iter().all(|other| *other == first), "{first}");
     first
@@ -67,7 +59,7 @@ fn every_difference_is_found_with_its_place_and_values() {
     for ranks in [2, 3, 5] {
         let (_master, peers) = fleet(ranks);
         let ids = ids(&peers);
-        let before = each(&peers, |_, comm| comm.status().is_ok());
+        let before = together(&peers, |_, comm| comm.status().is_ok());
         assert!(before.iter().all(|is_fine| *is_fine));
         for place in [0, 1, 1023, 1024, 262_143, 262_144, 500_000, COUNT - 1] {
             let diff = found(&peers, |rank, comm| {
@@ -130,7 +122,7 @@ fn all_hear_the_same_of_many_differences() {
 fn peers_with_other_tensors_are_told_which() {
     let (_master, peers) = fleet(3);
     let ids = ids(&peers);
-    let errors = each(&peers, |rank, comm| {
+    let errors = together(&peers, |rank, comm| {
         let (mut weights, mut bias) = (vec![0.0_f32; if rank == 2 { 11 } else { 10 }], [0.0_f64; 1]);
         let mut state = SharedState::new(0);
         state.tensor("weights", &mut weights).expect("valid").tensor("bias", &mut bias).expect("valid");
@@ -150,7 +142,7 @@ fn peers_with_other_tensors_are_told_which() {
 #[test]
 fn a_peer_that_leaves_fails_it_for_the_others() {
     let (_master, peers) = fleet(3);
-    let results = each(&peers, |rank, comm| {
+    let results = together(&peers, |rank, comm| {
         if rank == 1 {
             comm.close();
             return None;

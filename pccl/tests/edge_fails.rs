@@ -2,6 +2,7 @@
 //! the end of a step, is let in after an attempt that failed.
 
 use pccl::{Cause, Communicator, Error, Master, MasterConfig, ReduceOp};
+use pccl_testkit::ports::free_port;
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
@@ -28,8 +29,7 @@ struct Way {
 impl Way {
     /// Listens on an address of its own, and leads to the same port of the machine.
     fn open(self: &Arc<Self>, host: Ipv4Addr) -> u16 {
-        let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let port = inside.local_addr().expect("bound").port();
+        let port = free_port();
         let outside = TcpListener::bind((host, port)).expect("nobody else uses this address");
         let way = self.clone();
         // It ends with the process.
@@ -66,7 +66,7 @@ fn a_third_peer_is_let_in_beside_an_edge_that_fails() {
     let master = master.expect("master starts");
     let address = master.local_addr().to_string();
     let process = std::process::id();
-    let host = Ipv4Addr::new(127, 3 + (process >> 8 & 0x7f) as u8, process as u8, 3);
+    let host = Ipv4Addr::new(127, 1 + (process >> 8 & 0x7f) as u8, process as u8, 0);
     let way = Arc::new(Way::default());
     let (port, good) = (way.open(host), Arc::new(Way { is_mended: AtomicBool::new(true) }));
     let ports = (port, good.open(host));

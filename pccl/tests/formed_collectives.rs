@@ -6,6 +6,7 @@ use pccl::{
     AsyncReduce, Cause, CollectiveOptions, Communicator, Error, LaunchOptions, PeerId, Quantisation,
     ReduceInfo, ReduceOp, Remedy, Scheme,
 };
+use pccl_testkit::ports::free_port;
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -306,9 +307,8 @@ fn frames_of_a_forming_that_is_over_are_dropped() {
     let master = master();
     let a = peer(&master, "a");
     let hidden: IpAddr = "127.0.0.2".parse().expect("an address");
-    let data = TcpListener::bind("127.0.0.3:0").expect("a free port");
-    let state = TcpListener::bind("127.0.0.3:0").expect("a free port");
-    let ports = [&data, &state].map(|listener| listener.local_addr().expect("bound").port());
+    let ports = [free_port(), free_port()];
+    let [data, state] = ports.map(|port| TcpListener::bind(("127.0.0.3", port)).expect("a free port"));
     let builder = Communicator::builder(&master.local_addr().to_string());
     let builder = builder.name("b").formed_groups(true).bind(hidden).advertised_host("127.0.0.3");
     let b = builder.first_ports(ports[0], ports[1]).strict_ports(true).build().expect("valid settings");

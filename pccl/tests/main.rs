@@ -28,3 +28,4 @@ mod pairwise;
 mod revisions;
 mod segments;
 mod sites;
+mod together;

@@ -1,7 +1,8 @@
 //! Peers of formed groups that are threads of this process, for the tests of such groups.
 
+use crate::together::together;
 use pccl::{Communicator, Master, MasterConfig, Member, World};
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 /// Longer than anything takes on a busy machine. Nothing waits for it unless a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,11 +31,7 @@ pub(crate) fn names(list: &[&str]) -> Vec<Member> {
 
 /// All of these call at the same time.
 pub(crate) fn all<T: Send>(comms: &[&Communicator], call: impl Fn(&Communicator) -> T + Sync) -> Vec<T> {
-    let call = &call;
-    thread::scope(|scope| {
-        let handles: Vec<_> = comms.iter().map(|comm| scope.spawn(move || call(comm))).collect();
-        handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
-    })
+    together(comms, |_, comm| call(comm))
 }
 
 /// All of these form a group of the peers with these names.

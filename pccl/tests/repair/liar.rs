@@ -2,6 +2,7 @@
 //! shared state from it.
 
 use parking_lot::{Condvar, Mutex};
+use pccl_testkit::ports::free_port;
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -82,11 +83,7 @@ impl Liar {
         let process = std::process::id();
         let host = Ipv4Addr::new(127, 1 + (process >> 8 & 0x7f) as u8, process as u8, next as u8);
         // Free on the inside; on the outside nobody else uses this address.
-        let free = || TcpListener::bind((INSIDE, 0)).expect("a free port");
-        let (p2p, state) = (free(), free());
-        let port = |listener: &TcpListener| listener.local_addr().expect("bound").port();
-        let ports = (port(&p2p), port(&state));
-        drop((p2p, state));
+        let ports = (free_port(), free_port());
         let (given, lies) = (AtomicUsize::new(0), Mutex::new(0));
         let (lied, first) = (Condvar::new(), OnceLock::new());
         let (repents, previous) = (AtomicBool::new(false), Mutex::default());

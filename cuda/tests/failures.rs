@@ -1,6 +1,9 @@
-//! Errors of the driver at every call.
+//! Errors of the driver at every call. A program of its own: memory that it could not free makes each later use of the
+//! stand-in slower.
 
-use crate::common::{Filled, memory, noise, write_on_stream};
+mod common;
+
+use common::{Filled, memory, noise, write_on_stream};
 use pccl_cuda::CudaError;
 use pccl_hash::tree::level1_digests;
 use pccl_quant::{

@@ -2,7 +2,6 @@
 
 mod common;
 mod compile;
-mod failures;
 mod hashes;
 mod order;
 mod quantise;

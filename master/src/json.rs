@@ -2,9 +2,9 @@
 
 use pccl_protocol::{
     CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Standby, Status, StatusGroup, StatusJournal,
-    StatusLead, StatusPeer, StatusRelay, StatusWait, is_hidden,
+    StatusLead, StatusPeer, StatusRelay, StatusWait,
+    json::{list, object, text},
 };
-use std::fmt::Write;
 
 /// A status as one line of JSON, without a line end. Identities are strings of 32 hexadecimal digits, times are in
 /// milliseconds; `operation` and `fetch` are null
@@ -121,40 +121,6 @@ fn wait(wait: &StatusWait) -> String {
     object(&[("since_ms", wait.since_ms.to_string()), ("text", text(wait.text.as_str()))])
 }
 
-/// An object of values that are JSON already.
-pub(crate) fn object(fields: &[(&str, String)]) -> String {
-    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}:{value}", text(name))).collect();
-    format!("{{{}}}", fields.join(","))
-}
-
-/// A list of values that are JSON already.
-pub(crate) fn list(items: impl Iterator<Item = String>) -> String {
-    format!("[{}]", items.collect::<Vec<_>>().join(","))
-}
-
-/// A string with everything escaped that RFC 8259 wants escaped.
-pub(crate) fn text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            // DEL, the C1 codes and those that change the direction need no escape, but a terminal would obey them.
-            control if is_hidden(control) => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(control));
-            }
-            other => out.push(other),
-        }
-    }
-    out.push('"');
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,13 +128,6 @@ mod tests {
         CallKind, CollectiveKind, CopyId, GroupEpoch, GroupId, Host, JournalStage, Name, OpId, PeerId,
         PeerStage, RequestId, Revision, RunId, Term, Text, WireMode, WorldEpoch, WorldSizes,
     };
-
-    #[test]
-    fn strings_are_escaped() {
-        assert_eq!(text("plain é 漢"), "\"plain é 漢\"");
-        assert_eq!(text("a\"b\\c\n\r\t"), r#""a\"b\\c\n\r\t""#);
-        assert_eq!(text("\u{0}\u{1b}[2J\u{7f}\u{9b}"), r#""\u0000\u001b[2J\u007f\u009b""#);
-    }
 
     #[test]
     fn every_field_has_its_place() {

@@ -1,10 +1,11 @@
 //! The authority of a run: pure state machine, event loop and the pccl-master binary.
 //!
 //! [`Master::launch`] runs one in this process. It decides who is in the run and what happens next, and never sees a
-//! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes.
+//! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes. Rings and shares are
+//! computed by the crate `pccl-planner`.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `handle`, `config`, `error`, `event_loop`,
-//! `relay`, `doctor`, `offline`, `rates`, `journal`, `office`, `origin`, `state`, `json`, `operate`, `topology`.
+//! `relay`, `doctor`, `rates`, `journal`, `office`, `origin`, `state`, `json`, `operate`.
 #![forbid(unsafe_code)]
 
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
@@ -18,13 +19,11 @@ mod handle;
 mod journal;
 mod json;
 pub mod office;
-pub mod offline;
 mod operate;
 mod origin;
 mod rates;
 mod relay;
 pub mod state;
-pub mod topology;
 
 pub use config::MasterConfig;
 pub use error::MasterError;

@@ -1,9 +1,9 @@
 //! `pccl-master plan`: the best ring for a matrix of measured rates.
 
 use clap::{Args, ValueEnum};
-use pccl_master::{
+use pccl_planner::{
+    EXACT_PEERS_BACKGROUND, Objective, Options, Uplink,
     offline::{self, BadInput, Input, Kind, Report, Surroundings},
-    topology::{EXACT_PEERS_BACKGROUND, Objective, Options, Uplink},
 };
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! What was measured between the members of a group, as a table and as JSON.
 
-use crate::json::{list, object, text};
 use pccl_protocol::Rates;
+use pccl_protocol::json::{list, object, text};
 
 /// A table of rates in Mbit/s as `pccl-master plan` reads it: the names of all members in the first line, then a row
 /// for each sending end. A blank is an edge without a rate. Names that two members share have the identity of the
@@ -70,7 +70,7 @@ fn names(rates: &Rates) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offline::{Kind, read};
+    use pccl_planner::offline::{Kind, read};
     use pccl_protocol::{GroupId, MeasuredEdge, Name, PeerId, RatedPeer, RequestId};
 
     fn rates(names: [&str; 3]) -> Rates {

@@ -57,8 +57,8 @@ fn what_was_measured_is_shown() {
     let answer = fleet.all("optimize").remove(0).good();
     let rates = pccl_master::query_rates(&fleet.address, None, None, ask).expect("an answer");
     let csv = pccl_master::rates_to_csv(&rates).expect("measured");
-    let input =
-        pccl_master::offline::read(&csv, pccl_master::offline::Kind::Rates, None).expect("as plan reads it");
+    let input = pccl_planner::offline::read(&csv, pccl_planner::offline::Kind::Rates, None)
+        .expect("as plan reads it");
     assert_eq!((input.names.len(), rates.edges.len(), rates.left_out), (3, 6, 0), "{csv}");
     assert!(csv.starts_with("from,") && csv.lines().any(|line| line.starts_with("a,")), "{csv}");
     let status = pccl_master::query_status(&fleet.address, None, ask).expect("an answer");

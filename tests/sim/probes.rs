@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use crate::swarm::MS;
 use crate::world::{Event, Wake, World};
 use pccl_master::state::PlanKey;
-use pccl_master::topology::Job;
+use pccl_planner::Job;
 use pccl_protocol::*;
 use std::time::Duration;
 

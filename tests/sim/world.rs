@@ -11,7 +11,7 @@ use crate::log::{Log, Logging};
 use crate::rng::Rng;
 use crate::swarm::Swarm;
 use pccl_master::state::{Action, ClientKey, IdSource, Input, MasterState, Options, PlanKey, Timestamp};
-use pccl_master::topology::Answer;
+use pccl_planner::Answer;
 use pccl_protocol::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

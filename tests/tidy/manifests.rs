@@ -16,9 +16,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-flight", &["pccl-log", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-iteration", &["tinysockets", "pccl-log", "pccl-hash"]),
+    ("pccl-planner", &["pccl-protocol", "pccl-testkit"]),
     (
         "pccl-master",
         &[
+            "pccl-planner",
             "pccl-iteration",
             "pccl-flight",
             "pccl-protocol",
@@ -40,6 +42,7 @@ const LIBRARIES: &[&str] = &[
     "pccl",
     "pccl-iteration",
     "pccl-master",
+    "pccl-planner",
     "pccl-flight",
     "pccl-protocol",
     "tinysockets",

@@ -1,7 +1,7 @@
 //! What was found, as a table and as JSON.
 
 use super::remedy::what_for;
-use crate::json;
+use pccl_protocol::json;
 use std::fmt;
 use tinysockets::preamble::Role;
 

@@ -1,12 +1,10 @@
 //! Threads that plan rings, so that the loop never waits for one: one for those that callers wait for, one for those
 //! that nobody waits for.
 
-use crate::{
-    state::{Input, PlanKey},
-    topology::Job,
-};
+use crate::state::{Input, PlanKey};
 use mio::Waker;
 use parking_lot::Mutex;
+use pccl_planner::Job;
 use std::{
     collections::BTreeMap,
     mem,
@@ -126,8 +124,8 @@ fn work(queue: &Receiver<Task>, answers: &Mutex<Vec<Input>>, waker: &Waker) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::JobLink;
     use mio::{Poll, Token};
+    use pccl_planner::JobLink;
 
     /// Peers spread over a plane, which for many of them keeps a search busy.
     fn job(peers: usize, budget: Duration) -> Job {

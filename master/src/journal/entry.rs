@@ -4,9 +4,9 @@ use crate::{
     office::Past,
     origin::Origin,
     state::{Action, ClientKey, Input, Options, PlanKey, Timestamp},
-    topology::Job,
 };
 use pccl_hash::crc32c;
+use pccl_planner::Job;
 use pccl_protocol::{Copies, GroupId, PeerId, ReachTarget, Term};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, time::Duration};

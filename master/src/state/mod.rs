@@ -72,12 +72,12 @@ pub use snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
 pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
 pub use verdicts::{NEW_PLAN, NO_STATE};
 
-use crate::topology::Answer;
 use admit::Standing;
 use client::{Client, Peer, Phase};
 use groups::Groups;
 use optimize::Means;
 use outbox::Outbox;
+use pccl_planner::Answer;
 use pccl_protocol::{
     Beat, C2m, CollectiveId, Echo, EdgeBytes, GroupId, KickCode, KickReason, M2c, PeerId, Register,
     Registered, SyncId,

@@ -1,7 +1,7 @@
 //! The values that go into and come out of the state machine.
 
-use crate::topology::{Answer, Job};
 use core::net::IpAddr;
+use pccl_planner::{Answer, Job};
 use pccl_protocol::{
     C2m, GroupId, KickReason, M2c, Name, PeerId, ReachTarget, RelayOffer, Revision, RunId, WireMode, limits,
 };

@@ -9,7 +9,7 @@ use crate::{
     fleet::{Fleet, Setup},
     median,
 };
-use pccl_master::topology::{Interfaces, Link, Matrix, Schedules};
+use pccl_planner::{Interfaces, Link, Matrix, Schedules};
 use pccl_testkit::lab::{Lab, Route};
 use std::{error::Error, io, path::Path};
 

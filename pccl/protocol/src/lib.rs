@@ -11,7 +11,7 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `ticket`,
 //! `probe`, `collective`, `forming`, `state`, `verdict`, `call`, `kind`, `examine`, `reach`, `world`, `standby`,
-//! `returning`, `hosts`, `ids`, `part`, `limits`, `macros`, `kept`, `reasons`.
+//! `returning`, `hosts`, `json`, `ids`, `part`, `limits`, `macros`, `kept`, `reasons`.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -24,6 +24,7 @@ mod examine;
 mod forming;
 mod hosts;
 mod ids;
+pub mod json;
 pub mod kept;
 mod kind;
 pub mod limits;

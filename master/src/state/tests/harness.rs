@@ -1,8 +1,8 @@
 //! A master and the mailboxes of its clients. Client numbers are chosen by the test; time moves only when told to.
 
 use crate::state::{Action, ClientKey, IdSource, Input, MasterState, Options, PlanKey, Timestamp};
-use crate::topology::Job;
 use core::net::{IpAddr, Ipv4Addr};
+use pccl_planner::Job;
 use pccl_protocol::*;
 use pccl_quant::{DataType, ReduceOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -22,11 +22,9 @@ pub(crate) fn compare(path: &str, draws: u64) {
         println!(
             "\nan interface carries as much as {what}; {draws} draws; each against the best of those before it:"
         );
-        println!("the best ring, pairwise exchange with equal shares, with the best shares, two rings");
+        println!("the best ring, pairwise exchange with equal shares, with the best shares");
         let columns = "  >= 1.1, %   mean there   most";
-        println!(
-            "peers |  equal:{columns} |   best:{columns}   largest share, %   found in, us | two rings:{columns}"
-        );
+        println!("peers |  equal:{columns} |   best:{columns}   largest share, %   found in, us");
         for n in 3..=8 {
             row(&table, n, draws, is_known);
         }
@@ -36,7 +34,7 @@ pub(crate) fn compare(path: &str, draws: u64) {
 fn row(table: &Matrix, n: usize, draws: u64, is_known: bool) {
     let mut dice = Dice::new(n as u64);
     let whole = Interfaces::of(table);
-    let (mut equal, mut best, mut two_rings) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut equal, mut best) = (Vec::new(), Vec::new());
     let (mut took, mut largest) = (Duration::ZERO, 0.0);
     while equal.len() < draws as usize {
         let peers = drawn(&mut dice, table.peers(), n);
@@ -55,23 +53,19 @@ fn row(table: &Matrix, n: usize, draws: u64, is_known: bool) {
         took += began.elapsed();
         let most = found.shares.iter().max().map(|parts| f64::from(*parts) / f64::from(SHARE_PARTS));
         largest += most.unwrap_or(1.0 / n as f64);
-        let found = found.with_two_rings(&matrix, &interfaces);
-        let rates =
-            [Some(found.ring), pairwise_rate(&matrix, &interfaces, &[]), found.pairwise, found.two_rings]
-                .map(|rate| rate.expect("all edges"));
+        let rates = [Some(found.ring), pairwise_rate(&matrix, &interfaces, &[]), found.pairwise]
+            .map(|rate| rate.expect("all edges"));
         let gain = |at: usize| rates[at] / rates[..at].iter().copied().fold(0.0, f64::max);
         equal.push(gain(1));
         best.push(gain(2));
-        two_rings.push(gain(3));
     }
     let of_all = |sum: f64| sum / draws as f64;
     println!(
-        "{n:5} |{} |{} {:18.0} {:14.0} |{}",
+        "{n:5} |{} |{} {:18.0} {:14.0}",
         columns(19, &equal),
         columns(19, &best),
         of_all(largest * 100.0),
-        of_all(took.as_secs_f64() * 1e6),
-        columns(22, &two_rings)
+        of_all(took.as_secs_f64() * 1e6)
     );
 }
 

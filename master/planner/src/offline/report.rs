@@ -134,7 +134,6 @@ impl Report<'_> {
             ("predicted_ms_per_gb", figure(predicted.map(|time| time.as_micros() as f64 / 1000.0))),
             ("pairwise_ms_per_gb", predicted_ms(schedules.as_ref().and_then(|found| found.pairwise))),
             ("sites_ms_per_gb", predicted_ms(by_sites.map(|found| found.rate))),
-            ("two_rings_ms_per_gb", predicted_ms(schedules.as_ref().and_then(|found| found.two_rings))),
             ("schedule", schedule),
             ("shares_pct", self.shares_pct(schedules.as_ref()).map_or("null".to_owned(), list)),
             ("sites", sites),
@@ -149,7 +148,7 @@ impl Report<'_> {
         let Surroundings { sites, uplinks } = self.surroundings;
         let interfaces = Interfaces { uplinks: uplinks.clone(), ..Interfaces::of(matrix) };
         let found = Schedules::of(matrix, &interfaces, &self.plan.order)?;
-        Some(found.with_sites(matrix, &interfaces, sites).with_two_rings(matrix, &interfaces))
+        Some(found.with_sites(matrix, &interfaces, sites))
     }
 
     fn sites_line(&self, found: &BySites) -> String {
@@ -180,12 +179,7 @@ impl Report<'_> {
         };
         let pairwise = other("pairwise", Some(found.pairwise?));
         let sites = other("sites", found.sites.as_ref().map(|found| found.rate));
-        let two_rings = other("two rings", found.two_rings);
-        Some(format!(
-            "{}; predicted for 1 GB: ring {}{pairwise}{sites}{two_rings}",
-            chosen(found),
-            seconds(found.ring)
-        ))
+        Some(format!("{}; predicted for 1 GB: ring {}{pairwise}{sites}", chosen(found), seconds(found.ring)))
     }
 
     fn slowest_line(&self) -> Option<String> {
@@ -352,7 +346,7 @@ mod tests {
                 r#""slowest_edge":{"from":"b","to":"a","mbit_s":40},"slowest_bound":40,"#,
                 r#""sum_of":"s_per_gbit","sum":57.5,"sum_bound":57.5,"split_places":[],"#,
                 r#""predicted_ms_per_gb":266666.666,"pairwise_ms_per_gb":206000.00000000003,"#,
-                r#""sites_ms_per_gb":400000,"two_rings_ms_per_gb":266666.6666666667,"schedule":"pairwise","#,
+                r#""sites_ms_per_gb":400000,"schedule":"pairwise","#,
                 r#""shares_pct":[74.3,22.7,3],"sites":[["a","c\""],["b"]],"#,
                 r#""site_shares_pct":[66.7,33.3],"took_ms":3}"#
             )
@@ -384,7 +378,7 @@ mod tests {
         };
         let text = report.to_string();
         let line = "schedule:     pairwise; predicted for 1 GB: ring 40 s, pairwise 13.3333 s, \
-             sites 13.3333 s, two rings 20 s\n";
+             sites 13.3333 s\n";
         assert!(text.contains(line) && !text.contains("shares:"), "{text}");
         assert!(text.contains("sites:        a b (50 %), c d (50 %)\n"), "{text}");
         assert!(report.to_json().contains(r#""schedule":"pairwise","shares_pct":null,"#));

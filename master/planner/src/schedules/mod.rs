@@ -6,7 +6,6 @@ mod schedule;
 mod shares;
 mod simplex;
 mod sites;
-mod two_rings;
 
 pub use interfaces::{Interfaces, Uplink};
 pub use schedule::{BySites, SCHEDULED_PEERS, Schedules, pairwise_rate, part_of_edge, sites_rate};

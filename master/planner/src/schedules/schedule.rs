@@ -1,5 +1,4 @@
-//! How fast large all-reduces are by what was measured: around a ring, by pairwise exchange, in two levels over sites,
-//! over two rings at once.
+//! How fast large all-reduces are by what was measured: around a ring, by pairwise exchange, in two levels over sites.
 //!
 //! A schedule is known by what it moves over each edge. An edge moves at most its rate. A place (peers behind one
 //! network interface) sends to others at most what its fastest edge to another place was measured to carry, and
@@ -11,7 +10,6 @@ use super::{
     interfaces::Interfaces,
     shares::best_shares,
     sites::{Sites, best_sites},
-    two_rings::{MAX_TWO_RINGS, two_rings},
 };
 use crate::{MIN_GAIN, matrix::Matrix};
 use core::ops::RangeInclusive;
@@ -123,8 +121,6 @@ pub struct Schedules {
     pub shares: Vec<u16>,
     /// In two levels, over the best sites, if there are any.
     pub sites: Option<BySites>,
-    /// Around the best two rings that have no edge in common, likewise.
-    pub two_rings: Option<f64>,
 }
 
 /// How much tensor is reduced in a second in two levels over these sites.
@@ -137,8 +133,7 @@ pub struct BySites {
 }
 
 impl Schedules {
-    /// For a ring of all peers of a matrix of rates; without two rings, which take milliseconds to find. None if the
-    /// ring cannot be used.
+    /// For a ring of all peers of a matrix of rates. None if the ring cannot be used.
     pub fn of(matrix: &Matrix, interfaces: &Interfaces, ring: &[usize]) -> Option<Self> {
         if matrix.is_costs() {
             return None;
@@ -149,7 +144,7 @@ impl Schedules {
         let ring = loads.mbit_s(matrix, interfaces)?;
         let shares = best_shares(matrix, interfaces).unwrap_or_default();
         let pairwise = pairwise_rate(matrix, interfaces, &shares);
-        Some(Self { ring, pairwise, shares, sites: None, two_rings: None })
+        Some(Self { ring, pairwise, shares, sites: None })
     }
 
     /// The same with sites: those that are `named`, by number of peer, and else the best that are found.
@@ -175,15 +170,7 @@ impl Schedules {
         let ring = loads.mbit_s(matrix, interfaces)?;
         let shares: Vec<u16> = owns.iter().map(|owns| u16::from(*owns)).collect();
         let pairwise = Loads::pairwise(n, &shares).mbit_s(matrix, interfaces);
-        Some(Self { ring, pairwise, shares, sites: None, two_rings: None })
-    }
-
-    /// The same with two rings, for few peers.
-    #[must_use]
-    pub fn with_two_rings(mut self, matrix: &Matrix, interfaces: &Interfaces) -> Self {
-        let is_possible = can_differ(matrix) && matrix.peers() <= MAX_TWO_RINGS;
-        self.two_rings = is_possible.then(|| two_rings(matrix, interfaces)).flatten();
-        self
+        Some(Self { ring, pairwise, shares, sites: None })
     }
 
     /// By what part pairwise exchange is faster than the ring; below 0 if it is slower.
@@ -453,7 +440,6 @@ mod tests {
             pairwise,
             shares: Vec::new(),
             sites: sites.map(|rate| BySites { rate, sites: Sites::new(&[0, 0, 1]) }),
-            two_rings: None,
         };
         let both = |pairwise| {
             let found = with(Some(pairwise), None);

@@ -3,87 +3,42 @@
 //! Nothing here touches a socket, a thread, a clock or a random source, and every collection is ordered, so equal
 //! inputs give equal outputs.
 //!
-//! The machine is level-triggered. [`MasterState::handle`] first checks in one table whether the sender may send the
-//! packet now (`admit`), then records the fact (who is here, who voted for what, who was heard when), and then runs a
-//! fixed list of rules until none of them has anything left to do (`settle`). Nothing is decided where a fact is
-//! recorded: the loss of a peer is fewer facts, not another path through the code.
+//! The machine is level-triggered. [`MasterState::handle`] first checks in one table whether the sender may send
+//! the packet now (`membership::packet_guard`), then records the fact (who is here, who voted for what, who was
+//! heard when), and then runs a fixed list of rules until none of them has anything left to do (`settle`). Nothing
+//! is decided where a fact is recorded: the loss of a peer is fewer facts, not another path through the code.
 
-mod admit;
-mod ahead;
-mod allowance;
-mod away;
-mod black_holes;
-mod blocked;
-mod calls;
-mod client;
-mod collective;
-mod crossed;
-mod edges;
-mod election;
-mod examine;
-mod faults;
-mod fetches;
-mod flow;
-mod formed;
-mod forming;
-mod giving_up;
-mod group;
 mod groups;
-mod history;
-mod liveness;
-mod loans;
-mod measured;
+mod membership;
 mod memory;
-mod mesh;
-mod net;
-mod ops;
-mod optimize;
-mod outbound;
+mod observe;
+mod operations;
+mod optimise;
 mod outbox;
-mod pairs;
-mod plans;
-mod ports;
-mod probation;
-mod probing;
-mod rates;
-mod reach;
-mod review;
-mod revisions;
-mod ring;
-mod roll;
-mod round;
-mod schedule;
-mod seeders;
-mod snapshot;
-mod status;
-mod straggler;
-mod sync;
-mod sync_end;
+mod shared_state;
 mod timers;
 mod types;
-mod verdicts;
-mod work;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use black_holes::LET_LARGE_PACKETS_PASS;
-pub use snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
+pub(crate) use membership::black_holes::LET_LARGE_PACKETS_PASS;
+pub use observe::snapshot::{GroupStatus, PeerPhase, PeerStatus, Snapshot};
+pub use operations::verdicts::{NEW_PLAN, NO_STATE};
 pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
-pub use verdicts::{NEW_PLAN, NO_STATE};
 
-use admit::Standing;
-use client::{Client, Peer, Phase};
-use groups::Groups;
-use optimize::Means;
+use groups::all_groups::Groups;
+use membership::client::{Client, Peer, Phase};
+use membership::members::Roll;
+use membership::packet_guard::Standing;
+use optimise::optimize::Means;
+use optimise::plans::Purpose;
 use outbox::Outbox;
 use pccl_planner::Answer;
 use pccl_protocol::{
     Beat, C2m, CollectiveId, Echo, EdgeBytes, GroupId, KickCode, KickReason, M2c, PeerId, Register,
     Registered, SyncId,
 };
-use plans::Purpose;
-use roll::Roll;
 use std::collections::BTreeSet;
 
 /// Everything that the master knows and decides. What a rule may read or change is what it is given of this.
@@ -94,20 +49,20 @@ pub struct MasterState {
     out: Outbox,
     roll: Roll,
     groups: Groups,
-    admission: round::Admission,
+    admission: membership::admission::Admission,
     /// Groups that are being formed of given members.
-    formings: forming::Formings,
-    optimizer: optimize::Optimizer,
+    formings: groups::group_creation::Formings,
+    optimizer: optimise::optimize::Optimizer,
     /// What was measured of edges.
-    measured: measured::Measured,
+    measured: optimise::measured::Measured,
     /// Rings that are being planned.
-    plans: plans::Plans,
-    checks: reach::Checks,
+    plans: optimise::plans::Plans,
+    checks: membership::reachability::Checks,
     last_sync: SyncId,
-    stragglers: straggler::Stragglers,
-    asked: status::StatusRequests,
-    joins: allowance::Joins,
-    revisions: revisions::Revisions,
+    stragglers: operations::straggler::Stragglers,
+    asked: observe::status::StatusRequests,
+    joins: membership::rate_limits::Joins,
+    revisions: shared_state::revisions::Revisions,
 }
 
 /// A rule and its name, see [`MasterState::run_rules`]. Whether it had something to do.
@@ -163,23 +118,23 @@ const RULES: &[Rule] = &[
 impl MasterState {
     /// A master without clients.
     pub fn new(options: Options, ids: Box<dyn IdSource + Send>) -> Self {
-        let revisions = revisions::Revisions::new(options.accept_revision);
+        let revisions = shared_state::revisions::Revisions::new(options.accept_revision);
         Self {
             ids,
             drawn: 0,
             out: Outbox::default(),
             roll: Roll::new(options),
             groups: Groups::default(),
-            admission: round::Admission::default(),
-            formings: forming::Formings::default(),
-            optimizer: optimize::Optimizer::default(),
-            measured: measured::Measured::default(),
-            plans: plans::Plans::default(),
-            checks: reach::Checks::default(),
+            admission: membership::admission::Admission::default(),
+            formings: groups::group_creation::Formings::default(),
+            optimizer: optimise::optimize::Optimizer::default(),
+            measured: optimise::measured::Measured::default(),
+            plans: optimise::plans::Plans::default(),
+            checks: membership::reachability::Checks::default(),
             last_sync: SyncId(0),
-            stragglers: straggler::Stragglers::default(),
-            asked: status::StatusRequests::default(),
-            joins: allowance::Joins::default(),
+            stragglers: operations::straggler::Stragglers::default(),
+            asked: observe::status::StatusRequests::default(),
+            joins: membership::rate_limits::Joins::default(),
             revisions,
         }
     }
@@ -272,7 +227,8 @@ impl MasterState {
     fn run_rules(&mut self) {
         // Each firing uses up a vote, an operation, a report, a change of membership or a round, so this many cannot
         // happen without a rule that undoes what another one did.
-        let operations_of = |group: &group::Group| group.work.ops.len() + group.net.edges.count_held();
+        let operations_of =
+            |group: &groups::group::Group| group.work.ops.len() + group.net.edges.count_held();
         let operations: usize = self.groups.values().map(operations_of).sum();
         let bound = 64 + 8 * (self.roll.peers.len() + operations);
         for _ in 0..bound {
@@ -415,7 +371,7 @@ impl MasterState {
         self.drawn += 1;
         let is_encrypted = self.roll.options.is_encrypted();
         let Some(known) = self.roll.clients.get_mut(&client) else { return };
-        info.addresses = client::candidates(&info.addresses, known.remote, is_encrypted);
+        info.addresses = membership::client::candidates(&info.addresses, known.remote, is_encrypted);
         known.peer = Some(id);
         self.roll.registrations += 1;
         let peer = Peer {
@@ -441,7 +397,7 @@ impl MasterState {
             registered_at: self.roll.now,
             sizes_told: None,
             formed: None,
-            past: formed::Past::default(),
+            past: groups::fixed_group::Past::default(),
             info,
         };
         let before = match &peer.info.previous {
@@ -512,7 +468,7 @@ impl MasterState {
     }
 
     /// What an optimisation may use, beside itself and whether a round of admission runs.
-    fn for_optimizer(&mut self) -> (&mut optimize::Optimizer, bool, Means<'_>) {
+    fn for_optimizer(&mut self) -> (&mut optimise::optimize::Optimizer, bool, Means<'_>) {
         let Self { optimizer, admission, groups, roll, measured, plans, out, .. } = self;
         (optimizer, admission.round.is_some(), Means { groups, roll, measured, plans, out })
     }
@@ -534,14 +490,14 @@ impl MasterState {
         if !self.roll.peers.is_empty() || self.roll.registrations == 0 {
             return false;
         }
-        self.admission = round::Admission::default();
-        self.formings = forming::Formings::default();
+        self.admission = membership::admission::Admission::default();
+        self.formings = groups::group_creation::Formings::default();
         self.optimizer.running = None;
         self.measured.forget_all();
         self.plans.drop_all(&mut self.out);
         self.roll.forget();
         self.last_sync = SyncId(0);
-        self.checks = reach::Checks::default();
+        self.checks = membership::reachability::Checks::default();
         self.revisions.forget_what_is_over();
         true
     }

@@ -1,49 +1,49 @@
 //! What follows from facts: what the caller of the machine is to do, in this order, and whether there is more to look
 //! at.
 
-use super::roll::Roll;
+use super::membership::members::Roll;
 use super::types::{Action, ClientKey};
 use pccl_protocol::{M2c, PeerId};
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     actions: Vec<Action>,
     /// Facts have changed on which more depends than single operations.
-    pub(super) changed: bool,
+    pub(crate) changed: bool,
 }
 
 impl Outbox {
     /// Moves what is to be done to the end of `out`.
-    pub(super) fn drain_into(&mut self, out: &mut Vec<Action>) {
+    pub(crate) fn drain_into(&mut self, out: &mut Vec<Action>) {
         out.append(&mut self.actions);
     }
 
-    pub(super) fn push(&mut self, action: Action) {
+    pub(crate) fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
 
-    pub(super) fn close(&mut self, client: ClientKey) {
+    pub(crate) fn close(&mut self, client: ClientKey) {
         self.push(Action::Close { client });
     }
 
-    pub(super) fn send(&mut self, client: ClientKey, packet: M2c) {
+    pub(crate) fn send(&mut self, client: ClientKey, packet: M2c) {
         self.push(Action::Send { client, packet });
     }
 
-    pub(super) fn send_all(&mut self, clients: Vec<ClientKey>, packet: M2c) {
+    pub(crate) fn send_all(&mut self, clients: Vec<ClientKey>, packet: M2c) {
         self.push(Action::SendAll { clients, packet });
     }
 
     /// To one peer, if it is still there.
-    pub(super) fn send_peer(&mut self, roll: &Roll, id: PeerId, packet: M2c) {
+    pub(crate) fn send_peer(&mut self, roll: &Roll, id: PeerId, packet: M2c) {
         if let Some(peer) = roll.peers.get(&id) {
             self.send(peer.client, packet);
         }
     }
 
     /// To those of these peers that are still there.
-    pub(super) fn send_peers(&mut self, roll: &Roll, ids: &[PeerId], packet: M2c) {
+    pub(crate) fn send_peers(&mut self, roll: &Roll, ids: &[PeerId], packet: M2c) {
         let clients = ids.iter().filter_map(|id| roll.peers.get(id)).map(|peer| peer.client).collect();
         self.send_all(clients, packet);
     }
@@ -53,20 +53,20 @@ impl Outbox {
     }
 
     /// For what happens in each step of a training.
-    pub(super) fn debug(&mut self, text: String) {
+    pub(crate) fn debug(&mut self, text: String) {
         self.log(log::Level::Debug, text);
     }
 
     /// For what an operator wants to know: who comes and goes, rings, plans.
-    pub(super) fn info(&mut self, text: String) {
+    pub(crate) fn info(&mut self, text: String) {
         self.log(log::Level::Info, text);
     }
 
-    pub(super) fn warn(&mut self, text: String) {
+    pub(crate) fn warn(&mut self, text: String) {
         self.log(log::Level::Warn, text);
     }
 
-    pub(super) fn error(&mut self, text: String) {
+    pub(crate) fn error(&mut self, text: String) {
         self.log(log::Level::Error, text);
     }
 }

@@ -4,7 +4,7 @@
 //! the master is nobody's fault: what is judged by the time since something happened is judged as if the pause had not
 //! been.
 
-use super::group::{Group, Op, Sync, VoterReport};
+use super::groups::group::{Group, Op, Sync, VoterReport};
 use super::{MasterState, Timestamp};
 use std::time::Duration;
 
@@ -173,12 +173,12 @@ impl Timer {
 
 impl MasterState {
     /// When [`super::Input::Tick`] is due next.
-    pub(super) fn earliest_deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn earliest_deadline(&self) -> Option<Timestamp> {
         Timer::ALL.into_iter().filter_map(|timer| timer.due(self)).min()
     }
 
     /// The caller stood still: nobody is blamed for that time.
-    pub(super) fn extend_deadlines(&mut self, gap: Duration) {
+    pub(crate) fn extend_deadlines(&mut self, gap: Duration) {
         for timer in Timer::ALL {
             timer.shift(self, gap);
         }

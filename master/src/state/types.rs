@@ -178,7 +178,7 @@ impl Options {
     }
 
     /// A peer that has not been heard for this long may be dead; nobody else is blamed while it is not known.
-    pub(super) fn suspicion(&self) -> Duration {
+    pub(crate) fn suspicion(&self) -> Duration {
         (self.beat_interval * 3).min(self.peer_timeout / 2)
     }
 }

@@ -3,43 +3,43 @@
 
 use super::edges::Edges;
 use super::mesh::Mesh;
-use super::pairs::Pairs;
-use super::types::Timestamp;
+use super::point_to_point::Pairs;
+use crate::state::types::Timestamp;
 use pccl_planner::Sites;
 use pccl_protocol::{Algorithm, GroupEpoch, LinkGeneration, Pair, Paths, PeerId, Site, Tag};
 use std::collections::BTreeMap;
 
 /// See the module's documentation.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Net {
-    pub(super) edges: Edges,
-    pub(super) pairs: Pairs,
+pub(crate) struct Net {
+    pub(crate) edges: Edges,
+    pub(crate) pairs: Pairs,
     /// What is remembered of the faults of the mesh.
-    pub(super) mesh: Mesh,
+    pub(crate) mesh: Mesh,
     /// The first of the epochs up to the present one that have the same ring and mesh over the same connections, and so
     /// the same members.
-    pub(super) since: GroupEpoch,
+    pub(crate) since: GroupEpoch,
     /// How data may travel, as the plan says.
-    pub(super) paths: Paths,
+    pub(crate) paths: Paths,
     /// What members own in pairwise exchange, in relation to each other; nobody anything: equal chunks.
-    pub(super) shares: BTreeMap<PeerId, u16>,
+    pub(crate) shares: BTreeMap<PeerId, u16>,
     /// The sites of members; empty if there are none, or all are in one.
-    pub(super) sites: BTreeMap<PeerId, Site>,
+    pub(crate) sites: BTreeMap<PeerId, Site>,
     /// When the plan was sent.
-    pub(super) planned_at: Timestamp,
+    pub(crate) planned_at: Timestamp,
     /// When the ring was first confirmed by all members.
-    pub(super) stands_since: Option<Timestamp>,
+    pub(crate) stands_since: Option<Timestamp>,
 }
 
 impl Net {
     /// The generation of the edge that an operation with this tag runs on, if it is between two members.
-    pub(super) fn edge_of(&self, tag: Tag) -> Option<LinkGeneration> {
+    pub(crate) fn edge_of(&self, tag: Tag) -> Option<LinkGeneration> {
         let Pair { from, to } = tag.pair?;
         Some(self.edges.get((from, to))?.generation)
     }
 
     /// By what large operations go whose callers leave it open.
-    pub(super) fn large(&self) -> Algorithm {
+    pub(crate) fn large(&self) -> Algorithm {
         match self.paths {
             Paths { by_sites: true, .. } => Algorithm::Sites,
             Paths { pairwise: true, .. } => Algorithm::Pairwise,
@@ -48,7 +48,7 @@ impl Net {
     }
 
     /// The sites of these members, and what they own; none if there are none.
-    pub(super) fn sites_of(&self, peers: &[PeerId]) -> Option<Sites> {
+    pub(crate) fn sites_of(&self, peers: &[PeerId]) -> Option<Sites> {
         let of: Option<Vec<Site>> = peers.iter().map(|peer| self.sites.get(peer).copied()).collect();
         let of = of.filter(|of| !of.is_empty())?;
         let mut sites = Sites::new(&of.iter().map(|site| site.number).collect::<Vec<_>>());
@@ -62,7 +62,7 @@ impl Net {
     }
 
     /// What these members own in pairwise exchange; empty: equal chunks.
-    pub(super) fn shares_of(&self, peers: &[PeerId]) -> Vec<u16> {
+    pub(crate) fn shares_of(&self, peers: &[PeerId]) -> Vec<u16> {
         if self.shares.is_empty() {
             return Vec::new();
         }

@@ -4,63 +4,63 @@
 //! Ring and mesh are lists of edges ([`ring_of`], [`mesh_of`]) and nothing more: an edge stands, fails and is built
 //! anew in one way, whatever it is for. What an edge is for says only what follows from that.
 
-use super::black_holes::BlackHoles;
-use super::flow::Flow;
-use super::rates::Pace;
-use super::types::Timestamp;
+use super::in_flight::Flow;
+use crate::state::membership::black_holes::BlackHoles;
+use crate::state::optimise::rates::Pace;
+use crate::state::types::Timestamp;
 use pccl_protocol::{EdgeName, GroupEpoch, LinkGeneration, PeerId, PlanEdge, Purpose, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A directed edge: sending end, receiving end.
-pub(super) type EdgeEnds = (PeerId, PeerId);
+pub(crate) type EdgeEnds = (PeerId, PeerId);
 
 /// The edges of a ring in this order.
-pub(super) fn ring_of(order: &[PeerId]) -> impl Iterator<Item = EdgeEnds> {
+pub(crate) fn ring_of(order: &[PeerId]) -> impl Iterator<Item = EdgeEnds> {
     let n = order.len();
     (0..n).filter(move |_| n > 1).map(move |rank| (order[rank], order[(rank + 1) % n]))
 }
 
 /// All edges between members that are not edges of a ring in this order.
-pub(super) fn mesh_of(order: &[PeerId]) -> impl Iterator<Item = EdgeEnds> {
+pub(crate) fn mesh_of(order: &[PeerId]) -> impl Iterator<Item = EdgeEnds> {
     let n = order.len();
     (0..n).flat_map(move |from| (2..n).map(move |steps| (order[from], order[(from + steps) % n])))
 }
 
 /// A report about an edge that is held back for a while.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct HeldFault {
-    pub(super) since: Timestamp,
+pub(crate) struct HeldFault {
+    pub(crate) since: Timestamp,
     /// The edge could not be built (as opposed to: stood and broke).
-    pub(super) unbuildable: bool,
+    pub(crate) unbuildable: bool,
     /// For how long nothing had moved on it; 0 where that is not the report.
-    pub(super) stalled_ms: u64,
+    pub(crate) stalled_ms: u64,
     /// Bytes of the long segments that were sent again in vain meanwhile; 0 where there were none.
-    pub(super) segment_bytes: u32,
-    pub(super) text: Text,
+    pub(crate) segment_bytes: u32,
+    pub(crate) text: Text,
 }
 
 /// What an end says against an edge.
 #[derive(Debug)]
-pub(super) struct Complaint {
-    pub(super) text: Text,
+pub(crate) struct Complaint {
+    pub(crate) text: Text,
     /// See [`HeldFault`], as for the others.
-    pub(super) unbuildable: bool,
-    pub(super) stalled_ms: u64,
-    pub(super) segment_bytes: u32,
+    pub(crate) unbuildable: bool,
+    pub(crate) stalled_ms: u64,
+    pub(crate) segment_bytes: u32,
 }
 
 /// What is known against an edge.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Mark {
+pub(crate) struct Mark {
     /// Forgotten after this.
-    pub(super) until: Timestamp,
-    pub(super) severity: Severity,
-    pub(super) text: Text,
+    pub(crate) until: Timestamp,
+    pub(crate) severity: Severity,
+    pub(crate) text: Text,
 }
 
 /// How bad an edge is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub(super) enum Severity {
+pub(crate) enum Severity {
     /// Stood, and broke once; it is built anew.
     Broke,
     /// Could not be built once; it is tried again.
@@ -73,24 +73,24 @@ pub(super) enum Severity {
 
 /// An edge of the present plan.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Edge {
-    pub(super) purpose: Purpose,
+pub(crate) struct Edge {
+    pub(crate) purpose: Purpose,
     /// Since when it is for that.
-    pub(super) since: GroupEpoch,
-    pub(super) generation: LinkGeneration,
-    pub(super) connections: u16,
+    pub(crate) since: GroupEpoch,
+    pub(crate) generation: LinkGeneration,
+    pub(crate) connections: u16,
     /// The receiving end dials.
     back: bool,
     /// Whether its sending end and its receiving end have said that it stands.
     up: (bool, bool),
     /// It is to have new connections in the next plan.
-    pub(super) rebuild: bool,
+    pub(crate) rebuild: bool,
     held: Option<HeldFault>,
-    pub(super) flow: Option<Flow>,
+    pub(crate) flow: Option<Flow>,
     /// When its receiving end last said that it was at work on what had come.
-    pub(super) busy_at: Option<Timestamp>,
+    pub(crate) busy_at: Option<Timestamp>,
     /// What it showed of its rate while one operation kept it busy.
-    pub(super) pace: Option<Pace>,
+    pub(crate) pace: Option<Pace>,
 }
 
 impl Edge {
@@ -112,7 +112,7 @@ impl Edge {
     }
 
     /// Both of its ends have said that it stands.
-    pub(super) const fn is_up(&self) -> bool {
+    pub(crate) const fn is_up(&self) -> bool {
         self.up.0 && self.up.1
     }
 
@@ -133,7 +133,7 @@ impl Edge {
     }
 
     /// The report about it that is held back.
-    pub(super) const fn held(&self) -> Option<&HeldFault> {
+    pub(crate) const fn held(&self) -> Option<&HeldFault> {
         self.held.as_ref()
     }
 
@@ -157,30 +157,30 @@ impl Edge {
 
 /// What an edge is to be in a plan.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
-pub(super) struct Wanted {
-    pub(super) ends: EdgeEnds,
-    pub(super) purpose: Purpose,
-    pub(super) connections: u16,
+pub(crate) struct Wanted {
+    pub(crate) ends: EdgeEnds,
+    pub(crate) purpose: Purpose,
+    pub(crate) connections: u16,
     /// The receiving end dials.
-    pub(super) back: bool,
+    pub(crate) back: bool,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Edges {
+pub(crate) struct Edges {
     planned: BTreeMap<EdgeEnds, Edge>,
     /// Those of which not both ends have said that they stand, by what they are for.
     open: BTreeMap<Purpose, BTreeSet<EdgeEnds>>,
     /// Those about which a report is held back.
     held: BTreeSet<EdgeEnds>,
-    pub(super) marks: BTreeMap<EdgeEnds, Mark>,
-    pub(super) black_holes: BlackHoles,
+    pub(crate) marks: BTreeMap<EdgeEnds, Mark>,
+    pub(crate) black_holes: BlackHoles,
 }
 
 impl Edges {
     /// Plans these edges. One that was planned before stays, unless it is to be built anew, if it was for the same
     /// purpose or stands. Whether anything has changed.
-    pub(super) fn plan(&mut self, wanted: impl IntoIterator<Item = Wanted>, epoch: GroupEpoch) -> bool {
+    pub(crate) fn plan(&mut self, wanted: impl IntoIterator<Item = Wanted>, epoch: GroupEpoch) -> bool {
         let mut old = std::mem::take(&mut self.planned);
         let (before, mut kept) = (old.len(), 0);
         for wanted in wanted {
@@ -194,7 +194,7 @@ impl Edges {
 
     /// Adds edges between pairs, each in place of one that there was, and takes those of pairs away that are `over`.
     /// All others stay.
-    pub(super) fn change_pairs(
+    pub(crate) fn change_pairs(
         &mut self,
         more: impl IntoIterator<Item = Wanted>,
         over: impl Fn(EdgeEnds) -> bool,
@@ -221,7 +221,7 @@ impl Edges {
     }
 
     /// As plans carry them, for members in this order.
-    pub(super) fn listed(&self, order: &[PeerId], is_relayed: impl Fn(EdgeEnds) -> bool) -> Vec<PlanEdge> {
+    pub(crate) fn listed(&self, order: &[PeerId], is_relayed: impl Fn(EdgeEnds) -> bool) -> Vec<PlanEdge> {
         let ranks: BTreeMap<PeerId, u16> = order.iter().copied().zip(0..).collect();
         let listed = self.planned.iter().filter_map(|(ends, edge)| {
             let Edge { purpose, generation, connections, back, .. } = *edge;
@@ -233,53 +233,53 @@ impl Edges {
     }
 
     /// An edge of the plan.
-    pub(super) fn get(&self, ends: EdgeEnds) -> Option<&Edge> {
+    pub(crate) fn get(&self, ends: EdgeEnds) -> Option<&Edge> {
         self.planned.get(&ends)
     }
 
     /// An edge of the plan in this generation.
-    pub(super) fn named(&self, ends: EdgeEnds, generation: LinkGeneration) -> Option<&Edge> {
+    pub(crate) fn named(&self, ends: EdgeEnds, generation: LinkGeneration) -> Option<&Edge> {
         self.get(ends).filter(|edge| edge.generation == generation)
     }
 
     /// As [`Edges::named`], to change what is known of it.
-    pub(super) fn named_mut(&mut self, ends: EdgeEnds, generation: LinkGeneration) -> Option<&mut Edge> {
+    pub(crate) fn named_mut(&mut self, ends: EdgeEnds, generation: LinkGeneration) -> Option<&mut Edge> {
         self.planned.get_mut(&ends).filter(|edge| edge.generation == generation)
     }
 
     /// An edge of the plan, to change what is known of it.
-    pub(super) fn get_mut(&mut self, ends: EdgeEnds) -> Option<&mut Edge> {
+    pub(crate) fn get_mut(&mut self, ends: EdgeEnds) -> Option<&mut Edge> {
         self.planned.get_mut(&ends)
     }
 
     /// Edges for one purpose.
-    pub(super) fn all_for(&self, purpose: Purpose) -> impl Iterator<Item = (EdgeEnds, &Edge)> {
+    pub(crate) fn all_for(&self, purpose: Purpose) -> impl Iterator<Item = (EdgeEnds, &Edge)> {
         self.planned.iter().filter(move |(_, edge)| edge.purpose == purpose).map(|(ends, edge)| (*ends, edge))
     }
 
     /// The edges that `from` sends over, by who receives.
-    pub(super) fn leaving_mut(&mut self, from: PeerId) -> impl Iterator<Item = (PeerId, &mut Edge)> {
+    pub(crate) fn leaving_mut(&mut self, from: PeerId) -> impl Iterator<Item = (PeerId, &mut Edge)> {
         let ends = (from, PeerId(0))..=(from, PeerId(u128::MAX));
         self.planned.range_mut(ends).map(|(ends, edge)| (ends.1, edge))
     }
 
     /// All edges of the plan.
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (EdgeEnds, &mut Edge)> {
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = (EdgeEnds, &mut Edge)> {
         self.planned.iter_mut().map(|(ends, edge)| (*ends, edge))
     }
 
     /// Whether the ring has this edge in this generation.
-    pub(super) fn ring_has(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
+    pub(crate) fn ring_has(&self, ends: EdgeEnds, generation: LinkGeneration) -> bool {
         self.named(ends, generation).is_some_and(|edge| edge.purpose == Purpose::Ring)
     }
 
     /// Whether the ring has an edge with these ends.
-    pub(super) fn ring_has_ends(&self, ends: EdgeEnds) -> bool {
+    pub(crate) fn ring_has_ends(&self, ends: EdgeEnds) -> bool {
         self.get(ends).is_some_and(|edge| edge.purpose == Purpose::Ring)
     }
 
     /// Notes that an edge stands at the end that says so. Whether all edges for its purpose stand since then.
-    pub(super) fn note_up(&mut self, by: PeerId, name: &EdgeName) -> bool {
+    pub(crate) fn note_up(&mut self, by: PeerId, name: &EdgeName) -> bool {
         let ends = (name.from, name.to);
         let Some(edge) = self.named_mut(ends, name.generation) else { return false };
         edge.up.0 |= by == name.from;
@@ -290,7 +290,7 @@ impl Edges {
     }
 
     /// Whether all edges for this purpose stand.
-    pub(super) fn all_up(&self, purpose: Purpose) -> bool {
+    pub(crate) fn all_up(&self, purpose: Purpose) -> bool {
         self.open_for(purpose).next().is_none()
     }
 
@@ -301,17 +301,17 @@ impl Edges {
     }
 
     /// Whether a peer has said of its edge that it stands.
-    pub(super) fn is_up_at(&self, by: PeerId, ends: EdgeEnds) -> bool {
+    pub(crate) fn is_up_at(&self, by: PeerId, ends: EdgeEnds) -> bool {
         self.get(ends).is_some_and(|edge| (edge.up.0 && by == ends.0) || (edge.up.1 && by == ends.1))
     }
 
     /// Members that have not said of all of their edges for this purpose that they stand.
-    pub(super) fn missing(&self, purpose: Purpose) -> BTreeSet<PeerId> {
+    pub(crate) fn missing(&self, purpose: Purpose) -> BTreeSet<PeerId> {
         self.missing_ends(purpose).collect()
     }
 
     /// Whether one of them is such a peer.
-    pub(super) fn any_missing(&self, purpose: Purpose, is_it: impl FnMut(PeerId) -> bool) -> bool {
+    pub(crate) fn any_missing(&self, purpose: Purpose, is_it: impl FnMut(PeerId) -> bool) -> bool {
         self.missing_ends(purpose).any(is_it)
     }
 
@@ -324,7 +324,7 @@ impl Edges {
 
     /// Notes a report about an edge of this generation; it may add to one that is held back. Whether there is such an
     /// edge.
-    pub(super) fn hold(
+    pub(crate) fn hold(
         &mut self,
         ends: EdgeEnds,
         generation: LinkGeneration,
@@ -338,14 +338,14 @@ impl Edges {
     }
 
     /// An edge has failed: its connections are not to be used again, even if one of its ends has not noticed.
-    pub(super) fn note_failed(&mut self, ends: EdgeEnds, generation: LinkGeneration) {
+    pub(crate) fn note_failed(&mut self, ends: EdgeEnds, generation: LinkGeneration) {
         if let Some(edge) = self.named_mut(ends, generation) {
             edge.rebuild = true;
         }
     }
 
     /// Takes the report about an edge that is held back, if it is one of these.
-    pub(super) fn take_held(
+    pub(crate) fn take_held(
         &mut self,
         ends: EdgeEnds,
         is_it: impl FnOnce(&mut HeldFault) -> bool,
@@ -356,42 +356,42 @@ impl Edges {
     }
 
     /// Reports that are held back.
-    pub(super) fn held(&self) -> impl Iterator<Item = (EdgeEnds, &HeldFault)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (EdgeEnds, &HeldFault)> {
         self.held.iter().filter_map(|ends| Some((*ends, self.get(*ends)?.held.as_ref()?)))
     }
 
     /// The same, to change when they came.
-    pub(super) fn held_mut(&mut self) -> impl Iterator<Item = &mut HeldFault> {
+    pub(crate) fn held_mut(&mut self) -> impl Iterator<Item = &mut HeldFault> {
         self.planned.values_mut().filter_map(|edge| edge.held.as_mut())
     }
 
     /// When the receiving ends that were at work last said so.
-    pub(super) fn busy_at_mut(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+    pub(crate) fn busy_at_mut(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         self.planned.values_mut().filter_map(|edge| edge.busy_at.as_mut())
     }
 
     /// How many there are.
-    pub(super) fn count_held(&self) -> usize {
+    pub(crate) fn count_held(&self) -> usize {
         self.held.len()
     }
 
     /// Whether a report is held back.
-    pub(super) fn any_held(&self) -> bool {
+    pub(crate) fn any_held(&self) -> bool {
         !self.held.is_empty()
     }
 
     /// Whether a report about an edge of the ring is held back.
-    pub(super) fn ring_is_doubtful(&self) -> bool {
+    pub(crate) fn ring_is_doubtful(&self) -> bool {
         self.held.iter().any(|ends| self.ring_has_ends(*ends))
     }
 
     /// What edges have shown of their rates does not count any more.
-    pub(super) fn clear_paces(&mut self) {
+    pub(crate) fn clear_paces(&mut self) {
         self.planned.values_mut().for_each(|edge| edge.pace = None);
     }
 
     /// Whether an edge of the ring is to be built anew.
-    pub(super) fn any_to_rebuild(&self) -> bool {
+    pub(crate) fn any_to_rebuild(&self) -> bool {
         self.all_for(Purpose::Ring).any(|(_, edge)| edge.rebuild)
     }
 }

@@ -1,13 +1,13 @@
 //! What members report of their edges, and what becomes of it.
 
-use super::black_holes::LET_LARGE_PACKETS_PASS;
+use super::all_groups::Groups;
 use super::edges::{Complaint, EdgeEnds, HeldFault, Mark, Severity};
-use super::flow::Missing;
 use super::group::{BrokenEdge, Group};
-use super::groups::Groups;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use super::in_flight::Missing;
+use crate::state::membership::black_holes::LET_LARGE_PACKETS_PASS;
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     Algorithm, BusyEdge, EdgeFault, EdgeReport, KickCode, KickReason, OpId, PeerId, Purpose, StalledEdge,
     Text, limits,
@@ -30,7 +30,7 @@ enum Judgement {
 
 impl Group {
     /// A report must name edges of the reporter, and of the plan that it works on.
-    pub(super) fn admit_edge_report(&self, id: PeerId, report: &EdgeReport) -> Result<(), KickReason> {
+    pub(crate) fn admit_edge_report(&self, id: PeerId, report: &EdgeReport) -> Result<(), KickReason> {
         let refuse = |text: String| Err(KickReason::new(KickCode::Protocol, text));
         if report.epoch > self.epoch {
             let text = format!("reported on plan {}, but the present one is {}", report.epoch, self.epoch);
@@ -51,7 +51,7 @@ impl Group {
         Ok(())
     }
 
-    pub(super) fn record_edge_report(
+    pub(crate) fn record_edge_report(
         &mut self,
         roll: &Roll,
         out: &mut Outbox,
@@ -110,7 +110,7 @@ impl Group {
     }
 
     /// A peer says on which edges it takes nothing, because it is at work on what has come.
-    pub(super) fn record_busy(&mut self, roll: &Roll, id: PeerId, busy: &[BusyEdge]) {
+    pub(crate) fn record_busy(&mut self, roll: &Roll, id: PeerId, busy: &[BusyEdge]) {
         for edge in busy.iter().filter(|edge| edge.busy_ms < limits::BUSY_PATIENCE_MS) {
             if let Some(edge) = self.net.edges.named_mut((edge.from, id), edge.generation) {
                 edge.busy_at = Some(roll.now);
@@ -120,7 +120,7 @@ impl Group {
 
     /// A peer says on which of its edges bytes wait and do not move, or bytes are missing at the other end. If that
     /// lasts, while both ends live, the edge counts as broken.
-    pub(super) fn record_stalls(
+    pub(crate) fn record_stalls(
         &mut self,
         roll: &Roll,
         id: PeerId,
@@ -167,7 +167,7 @@ impl Group {
     }
 
     /// When the report about an edge can be judged; `None` while only news from one of its ends can tell.
-    pub(super) fn fault_deadline(&self, roll: &Roll, ends: EdgeEnds) -> Option<Timestamp> {
+    pub(crate) fn fault_deadline(&self, roll: &Roll, ends: EdgeEnds) -> Option<Timestamp> {
         let fault = self.net.edges.get(ends)?.held()?;
         let due = self.fault_due(roll, ends, fault);
         if fault.unbuildable {
@@ -217,7 +217,7 @@ impl Group {
     }
 
     /// An edge that could not be built. If nobody finds anything wrong with it, it is tried once more.
-    pub(super) fn give_up_edge(&mut self, roll: &Roll, out: &mut Outbox, ends: EdgeEnds, is_known: bool) {
+    pub(crate) fn give_up_edge(&mut self, roll: &Roll, out: &mut Outbox, ends: EdgeEnds, is_known: bool) {
         let marks = &self.net.edges.marks;
         let before = marks.get(&ends).filter(|mark| mark.until > roll.now).map(|mark| mark.severity);
         let again = !is_known && before < Some(Severity::Failed);
@@ -300,7 +300,7 @@ impl Group {
 
 impl Groups {
     /// Rule: reports that were held long enough are judged.
-    pub(super) fn judge_faults(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn judge_faults(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
         let mut due = Vec::new();
         for (group_id, group) in self.iter() {
             for (ends, fault) in group.net.edges.held() {

@@ -4,14 +4,14 @@
 //! A broken group has no place among the groups: its members are back where they were after registration, and whatever
 //! they vote for is answered with the reason, until they are formed into another group.
 
-use super::MasterState;
-use super::client::Phase as Stage;
+use super::all_groups::Groups;
 use super::edges::{EdgeEnds, Severity, ring_of};
 use super::group::{GivenUp, Group, Loss, Op, SharedState, Sync};
-use super::groups::Groups;
-use super::measured::Measured;
-use super::outbox::Outbox;
-use super::roll::Roll;
+use crate::state::MasterState;
+use crate::state::membership::client::Phase as Stage;
+use crate::state::membership::members::Roll;
+use crate::state::optimise::measured::Measured;
+use crate::state::outbox::Outbox;
 use pccl_protocol::{
     Cause, CollectiveId, Culprit, GroupEpoch, GroupFormed, GroupId, GroupUuid, M2c, OpOutcome, Operation,
     Outcome, PeerId, Phase, Purpose, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
@@ -21,23 +21,23 @@ use std::fmt;
 
 /// What makes a group one of given members.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Formed {
+pub(crate) struct Formed {
     uuid: GroupUuid,
     /// The number for which its members registered.
     pool: GroupId,
     /// The place is the rank, and that in the ring.
-    pub(super) members: Vec<PeerId>,
+    pub(crate) members: Vec<PeerId>,
     /// Votes that are answered when the ring stands for the first time.
-    pub(super) votes: BTreeMap<PeerId, RequestId>,
+    pub(crate) votes: BTreeMap<PeerId, RequestId>,
     /// A caller gave it up before that.
     given_up: Option<GivenUp>,
     /// Why it is not whole.
-    pub(super) broken: Option<Broken>,
+    pub(crate) broken: Option<Broken>,
 }
 
 /// Why a formed group is not whole.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(super) struct Broken {
+pub(crate) struct Broken {
     cause: Cause,
     culprits: Vec<Culprit>,
     silent_ms: u64,
@@ -89,7 +89,7 @@ impl fmt::Display for Broken {
 
 /// What a peer brings along from the formed groups that it was in.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Past {
+pub(crate) struct Past {
     /// The last epoch that it may know.
     epoch: GroupEpoch,
     /// The last revision that it is known to hold.
@@ -100,14 +100,14 @@ pub(super) struct Past {
 
 impl Past {
     /// Whether there was a group that it may still vote in.
-    pub(super) const fn has_group(&self) -> bool {
+    pub(crate) const fn has_group(&self) -> bool {
         self.broken.is_some()
     }
 }
 
 impl Group {
     /// A member has gone.
-    pub(super) fn lose_member(&mut self, id: PeerId, loss: &Loss) {
+    pub(crate) fn lose_member(&mut self, id: PeerId, loss: &Loss) {
         if let Some(formed) = &mut self.formed {
             formed.votes.remove(&id);
             formed.given_up.take_if(|given_up| given_up.by == id);
@@ -116,12 +116,12 @@ impl Group {
     }
 
     /// Whether it is one of given members that is not whole.
-    pub(super) fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.formed.as_ref().is_some_and(|formed| formed.broken.is_some())
     }
 
     /// How the loss of a member shows in operations.
-    pub(super) fn show_loss(&self, loss: &Loss, verdict: Verdict) -> Verdict {
+    pub(crate) fn show_loss(&self, loss: &Loss, verdict: Verdict) -> Verdict {
         if self.formed.is_none() {
             return verdict;
         }
@@ -141,7 +141,7 @@ impl Group {
     }
 
     /// Plans the ring of its list. If that cannot be built, the group is broken.
-    pub(super) fn plan_formed_ring(
+    pub(crate) fn plan_formed_ring(
         &mut self,
         id: GroupId,
         roll: &mut Roll,
@@ -175,12 +175,12 @@ impl Group {
 
 impl Groups {
     /// Whether this is the number of a formed group.
-    pub(super) fn is_formed(&self, group: GroupId) -> bool {
+    pub(crate) fn is_formed(&self, group: GroupId) -> bool {
         self.get(&group).is_some_and(|group| group.formed.is_some())
     }
 
     /// A caller gives up a forming whose group is being connected.
-    pub(super) fn give_up_connecting(&mut self, group: GroupId, wish: GivenUp, request: RequestId) {
+    pub(crate) fn give_up_connecting(&mut self, group: GroupId, wish: GivenUp, request: RequestId) {
         let formed = self.get_mut(&group).and_then(|group| group.formed.as_mut());
         if let Some(formed) = formed.filter(|formed| formed.votes.get(&wish.by) == Some(&request)) {
             formed.given_up.get_or_insert(wish);
@@ -188,7 +188,7 @@ impl Groups {
     }
 
     /// Rule: a formed group whose ring stands is there: its members are accepted, and their votes are answered.
-    pub(super) fn end_formings(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn end_formings(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let due = self.which(|group| group.is_there(roll));
         for id in &due {
             let formed = self.get_mut(id).and_then(|group| group.formed.as_mut());
@@ -254,7 +254,7 @@ impl Roll {
     }
 
     /// A collective that a peer votes for in a group that is not whole any more.
-    pub(super) fn refuse_op(&self, out: &mut Outbox, id: PeerId, op: CollectiveId) {
+    pub(crate) fn refuse_op(&self, out: &mut Outbox, id: PeerId, op: CollectiveId) {
         if let Some(broken) = self.broken_for(id) {
             out.send_peer(self, id, broken_op(op, &broken, Phase::Voting));
         }
@@ -263,7 +263,7 @@ impl Roll {
 
 impl MasterState {
     /// All members have called: they leave the groups they are in, and are connected.
-    pub(super) fn set_up_group(
+    pub(crate) fn set_up_group(
         &mut self,
         pool: GroupId,
         uuid: GroupUuid,
@@ -294,7 +294,7 @@ impl MasterState {
 
     /// Rule: a formed group that is not whole is broken up, once whatever ran in it is decided; and one whose forming a
     /// caller gave up.
-    pub(super) fn break_up_groups(&mut self) -> bool {
+    pub(crate) fn break_up_groups(&mut self) -> bool {
         let due = self.groups.broken(&self.roll);
         for (id, broken) in &due {
             self.break_up(*id, broken);
@@ -348,7 +348,7 @@ impl MasterState {
     }
 
     /// A sync that a peer votes for in a group that is not whole any more.
-    pub(super) fn refuse_sync(&mut self, id: PeerId, request: RequestId) {
+    pub(crate) fn refuse_sync(&mut self, id: PeerId, request: RequestId) {
         if let Some(broken) = self.roll.broken_for(id) {
             self.fail_sync(id, request, None, &broken);
         }

@@ -1,15 +1,15 @@
 //! Facts about one peer group, each kind in a part of its own.
 
+use super::connectivity::Net;
 use super::edges::{EdgeEnds, ring_of};
-use super::fetches::Fetches;
-use super::formed::Formed;
-use super::loans::{Agreed, Content};
-use super::net::Net;
-use super::plans::Better;
-use super::reach::Check;
-use super::roll::Roll;
-use super::types::Timestamp;
-use super::work::Work;
+use super::fixed_group::Formed;
+use crate::state::membership::members::Roll;
+use crate::state::membership::reachability::Check;
+use crate::state::operations::work::Work;
+use crate::state::optimise::plans::Better;
+use crate::state::shared_state::fetches::Fetches;
+use crate::state::shared_state::serving::{Agreed, Content};
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     Algorithm, CallKind, Cause, CollectiveId, CollectiveKind, Culprit, Descriptor, GroupEpoch,
     LinkGeneration, OpFault, OpId, Pair, PeerId, Purpose, RequestId, Revision, SourceFault, StateEntry,
@@ -19,35 +19,35 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// An edge that was judged broken, as operations know it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct BrokenEdge {
-    pub(super) ends: EdgeEnds,
-    pub(super) generation: LinkGeneration,
+pub(crate) struct BrokenEdge {
+    pub(crate) ends: EdgeEnds,
+    pub(crate) generation: LinkGeneration,
     /// For how long it had stood still; 0 if its ends saw it break.
-    pub(super) stalled_ms: u64,
+    pub(crate) stalled_ms: u64,
     /// Nobody else will end the attempt.
-    pub(super) is_final: bool,
-    pub(super) text: Text,
+    pub(crate) is_final: bool,
+    pub(crate) text: Text,
 }
 
 /// The loss of a peer, as far as operations are concerned.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Loss {
-    pub(super) cause: Cause,
-    pub(super) culprit: Culprit,
-    pub(super) silent_ms: u64,
-    pub(super) detail: Text,
+pub(crate) struct Loss {
+    pub(crate) cause: Cause,
+    pub(crate) culprit: Culprit,
+    pub(crate) silent_ms: u64,
+    pub(crate) detail: Text,
 }
 
 /// A vote will come to nothing because of one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct GivenUp {
-    pub(super) by: PeerId,
-    pub(super) why: WhyGivenUp,
+pub(crate) struct GivenUp {
+    pub(crate) by: PeerId,
+    pub(crate) why: WhyGivenUp,
 }
 
 /// What a peer has to do with it that a vote comes to nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum WhyGivenUp {
+pub(crate) enum WhyGivenUp {
     /// The limit of its call has passed, in milliseconds.
     Limit(u64),
     /// Its caller wants no result.
@@ -57,21 +57,21 @@ pub(super) enum WhyGivenUp {
 }
 
 impl WhyGivenUp {
-    pub(super) fn of_caller(limit_ms: Option<u64>) -> Self {
+    pub(crate) fn of_caller(limit_ms: Option<u64>) -> Self {
         limit_ms.map_or(Self::Unwanted, Self::Limit)
     }
 }
 
 /// A vote to complete a collective.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Completion {
-    pub(super) fault: Option<OpFault>,
-    pub(super) at: Timestamp,
+pub(crate) struct Completion {
+    pub(crate) fault: Option<OpFault>,
+    pub(crate) at: Timestamp,
 }
 
 /// One attempt of a collective that has no outcome yet.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) enum Op {
+pub(crate) enum Op {
     /// Votes to begin are collected.
     Voting {
         since: Timestamp,
@@ -109,17 +109,17 @@ pub(super) enum Op {
 
 /// A living participant of a running collective.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Participant {
+pub(crate) struct Participant {
     /// Bytes that it had moved, over all operations, when this one began.
-    pub(super) base_bytes: u64,
+    pub(crate) base_bytes: u64,
     /// Bytes that it reported for this operation.
-    pub(super) reported_bytes: Option<u64>,
-    pub(super) complete: Option<Completion>,
+    pub(crate) reported_bytes: Option<u64>,
+    pub(crate) complete: Option<Completion>,
 }
 
 impl Op {
     /// Its attempt `id` with the kind of collective: where the votes differ, the kind of the first one.
-    pub(super) fn named(&self, id: OpId) -> CollectiveId {
+    pub(crate) fn named(&self, id: OpId) -> CollectiveId {
         let kind = match self {
             Self::Voting { votes, .. } => {
                 votes.values().next().map_or(CollectiveKind::AllReduce, Descriptor::kind)
@@ -130,7 +130,7 @@ impl Op {
     }
 
     /// Who has this attempt in flight.
-    pub(super) fn involved(&self) -> impl Iterator<Item = PeerId> {
+    pub(crate) fn involved(&self) -> impl Iterator<Item = PeerId> {
         let (voters, participants) = match self {
             Self::Voting { votes, .. } => (Some(votes.keys()), None),
             Self::Running { participants, .. } => (None, Some(participants.keys())),
@@ -139,7 +139,7 @@ impl Op {
     }
 
     /// Whether `peer` has this attempt in flight.
-    pub(super) fn involves(&self, peer: PeerId) -> bool {
+    pub(crate) fn involves(&self, peer: PeerId) -> bool {
         match self {
             Self::Voting { votes, .. } => votes.contains_key(&peer),
             Self::Running { participants, .. } => participants.contains_key(&peer),
@@ -149,16 +149,16 @@ impl Op {
 
 /// A vote to begin a sync.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(super) struct SyncVote {
-    pub(super) request: RequestId,
-    pub(super) revision: Revision,
-    pub(super) strategy: SyncStrategy,
-    pub(super) entries: Vec<StateEntry>,
+pub(crate) struct SyncVote {
+    pub(crate) request: RequestId,
+    pub(crate) revision: Revision,
+    pub(crate) strategy: SyncStrategy,
+    pub(crate) entries: Vec<StateEntry>,
 }
 
 /// A sync without outcome.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) enum Sync {
+pub(crate) enum Sync {
     /// Votes are collected.
     Voting {
         since: Timestamp,
@@ -183,18 +183,18 @@ pub(super) enum Sync {
 
 /// A living voter of a running sync.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct SyncVoter {
-    pub(super) request: RequestId,
+pub(crate) struct SyncVoter {
+    pub(crate) request: RequestId,
     /// Peers that were named to it as sources, in this order.
-    pub(super) sources: Vec<PeerId>,
+    pub(crate) sources: Vec<PeerId>,
     /// Those that gave it what was missing.
-    pub(super) gave: Vec<PeerId>,
-    pub(super) report: VoterReport,
+    pub(crate) gave: Vec<PeerId>,
+    pub(crate) report: VoterReport,
 }
 
 /// What a voter of a running sync has reported.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum VoterReport {
+pub(crate) enum VoterReport {
     /// Nothing yet.
     Awaited,
     /// It has everything.
@@ -212,7 +212,7 @@ pub(super) enum VoterReport {
 
 impl VoterReport {
     /// The sources that failed it, whether they were silent then or not.
-    pub(super) fn failed_sources(&self) -> impl Iterator<Item = PeerId> {
+    pub(crate) fn failed_sources(&self) -> impl Iterator<Item = PeerId> {
         let (failures, silent) = match self {
             Self::Failed { failures, silent, .. } => (&failures[..], &silent[..]),
             Self::Awaited | Self::Ready => (&[][..], &[][..]),
@@ -223,20 +223,20 @@ impl VoterReport {
 
 impl SyncVoter {
     /// One that has reported nothing.
-    pub(super) const fn new(request: RequestId) -> Self {
+    pub(crate) const fn new(request: RequestId) -> Self {
         Self { request, sources: Vec::new(), gave: Vec::new(), report: VoterReport::Awaited }
     }
 }
 
 impl Sync {
     /// One that is about to fail without a plan.
-    pub(super) fn refused(since: Timestamp, sync: SyncId, voters: BTreeMap<PeerId, SyncVoter>) -> Self {
+    pub(crate) fn refused(since: Timestamp, sync: SyncId, voters: BTreeMap<PeerId, SyncVoter>) -> Self {
         let (revision, content, lost) = (Revision(0), Content::default(), Vec::new());
         Self::Running { since, sync, revision, content, voters, lost, given_up: None }
     }
 
     /// Whether `peer` waits for this sync.
-    pub(super) fn involves(&self, peer: PeerId) -> bool {
+    pub(crate) fn involves(&self, peer: PeerId) -> bool {
         match self {
             Self::Voting { votes, .. } => votes.contains_key(&peer),
             Self::Running { voters, .. } => voters.contains_key(&peer),
@@ -246,56 +246,56 @@ impl Sync {
 
 /// Facts about one group. It exists while it has members in a ring.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// The present epoch; 0 before the first ring.
-    pub(super) epoch: GroupEpoch,
+    pub(crate) epoch: GroupEpoch,
     /// The members in the order of the ring.
-    pub(super) ring: Vec<PeerId>,
-    pub(super) net: Net,
-    pub(super) next: NextRing,
-    pub(super) reach: Reach,
-    pub(super) work: Work,
-    pub(super) shared: SharedState,
+    pub(crate) ring: Vec<PeerId>,
+    pub(crate) net: Net,
+    pub(crate) next: NextRing,
+    pub(crate) reach: Reach,
+    pub(crate) work: Work,
+    pub(crate) shared: SharedState,
     /// Its members were given, and it has a ring of no others.
-    pub(super) formed: Option<Formed>,
+    pub(crate) formed: Option<Formed>,
 }
 
 /// What the next ring of a group is to be.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct NextRing {
+pub(crate) struct NextRing {
     /// A new plan is needed although the members are the same.
-    pub(super) is_due: bool,
+    pub(crate) is_due: bool,
     /// The order that it is to have, if its members are these.
-    pub(super) order: Option<Vec<PeerId>>,
+    pub(crate) order: Option<Vec<PeerId>>,
     /// A better ring than the present one.
-    pub(super) better: Option<Better>,
+    pub(crate) better: Option<Better>,
 }
 
 /// Whom the members of a group reach.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Reach {
+pub(crate) struct Reach {
     /// They are being asked.
-    pub(super) check: Option<Check>,
+    pub(crate) check: Option<Check>,
     /// The last ring whose members were asked because it did not stand in time.
-    pub(super) overdue_checked: GroupEpoch,
+    pub(crate) overdue_checked: GroupEpoch,
 }
 
 /// The shared state of a group.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct SharedState {
-    pub(super) sync: Option<Sync>,
+pub(crate) struct SharedState {
+    pub(crate) sync: Option<Sync>,
     /// The last revision that all members held.
-    pub(super) committed: Option<Revision>,
+    pub(crate) committed: Option<Revision>,
     /// Those who held it when it was committed, as far as they live.
-    pub(super) holders: BTreeSet<PeerId>,
-    pub(super) fetches: Fetches,
+    pub(crate) holders: BTreeSet<PeerId>,
+    pub(crate) fetches: Fetches,
     /// What the last committed sync has agreed on, and who lends it.
-    pub(super) agreed: Option<Agreed>,
+    pub(crate) agreed: Option<Agreed>,
 }
 
 impl SharedState {
     /// The sync that runs after its election.
-    pub(super) const fn running(&self) -> Option<SyncId> {
+    pub(crate) const fn running(&self) -> Option<SyncId> {
         match &self.sync {
             Some(Sync::Running { sync, .. }) => Some(*sync),
             Some(Sync::Voting { .. }) | None => None,
@@ -303,12 +303,12 @@ impl SharedState {
     }
 
     /// Whatever was committed does not count any more.
-    pub(super) fn void(&mut self) {
+    pub(crate) fn void(&mut self) {
         (self.committed, self.holders, self.agreed) = (None, BTreeSet::new(), None);
     }
 
     /// Whether a sync waits for a sign of life of sources that failed somebody.
-    pub(super) fn has_failed_fetches(&self) -> bool {
+    pub(crate) fn has_failed_fetches(&self) -> bool {
         let failed = |voter: &SyncVoter| matches!(voter.report, VoterReport::Failed { .. });
         matches!(&self.sync, Some(Sync::Running { voters, .. }) if voters.values().any(failed))
     }
@@ -316,42 +316,42 @@ impl SharedState {
 
 impl Group {
     /// A new epoch, of the same ring or of another one.
-    pub(super) fn begin_epoch(&mut self) {
+    pub(crate) fn begin_epoch(&mut self) {
         self.epoch = GroupEpoch(self.epoch.0 + 1);
     }
 
     /// From the present epoch on attempts are counted anew.
-    pub(super) fn count_anew(&mut self) {
+    pub(crate) fn count_anew(&mut self) {
         self.work.count_from(self.epoch);
     }
 
     /// Whether something that waits for a moment in which nothing runs may go on.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         !self.work.ops.any_runs() && (self.next.better.is_some() || self.net.mesh.has_faults())
     }
 
     /// Edges of the ring, in its order.
-    pub(super) fn ring_ends(&self) -> impl Iterator<Item = EdgeEnds> {
+    pub(crate) fn ring_ends(&self) -> impl Iterator<Item = EdgeEnds> {
         ring_of(&self.ring)
     }
 
     /// Whether these are its members, in any order.
-    pub(super) fn has_members(&self, peers: &[PeerId]) -> bool {
+    pub(crate) fn has_members(&self, peers: &[PeerId]) -> bool {
         peers.len() == self.ring.len() && self.ring.iter().all(|peer| peers.contains(peer))
     }
 
     /// Members as a set.
-    pub(super) fn members(&self) -> BTreeSet<PeerId> {
+    pub(crate) fn members(&self) -> BTreeSet<PeerId> {
         self.ring.iter().copied().collect()
     }
 
     /// Members that have not voted.
-    pub(super) fn members_without(&self, has_voted: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
+    pub(crate) fn members_without(&self, has_voted: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
         self.ring.iter().copied().filter(|peer| !has_voted(*peer)).collect()
     }
 
     /// How many votes an operation needs to begin.
-    pub(super) fn votes_for(&self, tag: Tag) -> usize {
+    pub(crate) fn votes_for(&self, tag: Tag) -> usize {
         match tag.pair {
             None => self.ring.len(),
             Some(Pair { from, to }) => [from, to].iter().filter(|end| self.ring.contains(end)).count(),
@@ -359,31 +359,31 @@ impl Group {
     }
 
     /// Whether all edges of the ring stand, at newcomers too, and nothing is held against any of them.
-    pub(super) fn ring_confirmed(&self, roll: &Roll) -> bool {
+    pub(crate) fn ring_confirmed(&self, roll: &Roll) -> bool {
         self.net.edges.all_up(Purpose::Ring)
             && !self.net.edges.ring_is_doubtful()
             && self.ring.iter().all(|peer| roll.peers.contains_key(peer))
     }
 
     /// Whether no newcomer is in the ring.
-    pub(super) fn all_accepted(&self, roll: &Roll) -> bool {
+    pub(crate) fn all_accepted(&self, roll: &Roll) -> bool {
         self.ring.iter().all(|id| roll.is_accepted(*id))
     }
 
     /// Whether a collective may begin: the ring stands and consists of voters only.
-    pub(super) fn ring_ready(&self, roll: &Roll) -> bool {
+    pub(crate) fn ring_ready(&self, roll: &Roll) -> bool {
         self.ring_confirmed(roll) && self.all_accepted(roll)
     }
 
     /// The answer for a vote that cannot count because peers are missing: `in_group` are needed in the group, and the
     /// least size of the run in the world.
-    pub(super) fn too_few(&self, roll: &Roll, vote: VoteRef, in_group: u32) -> Option<TooFewPeers> {
+    pub(crate) fn too_few(&self, roll: &Roll, vote: VoteRef, in_group: u32) -> Option<TooFewPeers> {
         let (have, need, need_in_group) = self.few(roll, in_group)?;
         Some(TooFewPeers { vote, have, need, need_in_group })
     }
 
     /// Whether there are too few peers: how many there are, how many are needed, and whether the group is too small.
-    pub(super) fn few(&self, roll: &Roll, in_group: u32) -> Option<(u32, u32, bool)> {
+    pub(crate) fn few(&self, roll: &Roll, in_group: u32) -> Option<(u32, u32, bool)> {
         // Its list says how many are needed.
         if self.formed.is_some() {
             return None;
@@ -398,13 +398,13 @@ impl Group {
     }
 
     /// Whether the only member wants its collectives done all the same.
-    pub(super) fn may_be_alone(&self, roll: &Roll) -> bool {
+    pub(crate) fn may_be_alone(&self, roll: &Roll) -> bool {
         let wants = |id: &PeerId| roll.peers.get(id).is_some_and(|peer| peer.info.alone);
         self.ring.len() == 1 && self.ring.iter().all(wants)
     }
 
     /// For the log: how large operations go, if not around the ring.
-    pub(super) fn describe_schedule(&self) -> String {
+    pub(crate) fn describe_schedule(&self) -> String {
         let (schedule, nobody) = (self.net.large(), BTreeMap::new());
         let shares = match schedule {
             Algorithm::Ring => return String::new(),

@@ -1,17 +1,17 @@
 //! Votes to form a group of given members: who has called with which list, and what comes of it.
 //!
 //! All members call with the same uuid and the same list. As soon as they have, the group is set up
-//! ([`super::formed`]); whatever makes that impossible fails the forming for all who have called, at once, with one
-//! verdict. A uuid that was decided is used.
+//! ([`super::fixed_group`]); whatever makes that impossible fails the forming for all who have called, at once, with
+//! one verdict. A uuid that was decided is used.
 
-use super::MasterState;
-use super::client::Peer;
+use super::all_groups::Groups;
 use super::edges::ring_of;
 use super::group::{GivenUp, Loss, WhyGivenUp};
-use super::groups::Groups;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::MasterState;
+use crate::state::membership::client::Peer;
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     Cause, Culprit, FormFailed, FormGroup, GroupId, GroupUuid, Host, KickCode, KickReason, M2c, MemberRef,
     Name, Operation, PeerId, Phase, RequestId, Text, Verdict, limits,
@@ -26,7 +26,7 @@ const FIRST_NUMBER: u32 = 1 << 31;
 
 /// One forming that waits for members.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Forming {
+pub(crate) struct Forming {
     since: Timestamp,
     votes: BTreeMap<PeerId, Vote>,
     /// A caller gave it up.
@@ -68,7 +68,7 @@ struct Used {
 
 /// All formings, by the number of the group that their callers registered for.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Formings {
+pub(crate) struct Formings {
     open: BTreeMap<(GroupId, GroupUuid), Forming>,
     used: BTreeMap<GroupId, Used>,
     /// Groups that were formed so far.
@@ -77,7 +77,7 @@ pub(super) struct Formings {
 
 impl Formings {
     /// Formings that wait for members.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 
@@ -86,7 +86,7 @@ impl Formings {
     }
 
     /// A uuid cannot be used again.
-    pub(super) fn note_used(&mut self, pool: GroupId, uuid: GroupUuid, failed: Option<Verdict>) {
+    pub(crate) fn note_used(&mut self, pool: GroupId, uuid: GroupUuid, failed: Option<Verdict>) {
         let used = self.used.entry(pool).or_default();
         if used.uuids.insert(uuid) {
             used.order.push_back(uuid);
@@ -103,7 +103,7 @@ impl Formings {
     }
 
     /// A peer has gone: what it voted for, or what names its identity, cannot come about.
-    pub(super) fn lose(&mut self, pool: GroupId, id: PeerId, loss: &Loss) {
+    pub(crate) fn lose(&mut self, pool: GroupId, id: PeerId, loss: &Loss) {
         let by_id = MemberRef::Peer(id);
         for (_, forming) in self.open.iter_mut().filter(|((of, _), _)| *of == pool) {
             forming.given_up.take_if(|given_up| given_up.by == id);
@@ -114,7 +114,7 @@ impl Formings {
         }
     }
 
-    pub(super) fn record(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, packet: FormGroup) {
+    pub(crate) fn record(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, packet: FormGroup) {
         let FormGroup { request, uuid, members } = packet;
         let Some(peer) = roll.peers.get(&id) else { return };
         let (pool, since) = (peer.info.group, roll.now);
@@ -142,7 +142,7 @@ impl Formings {
     }
 
     /// A caller gives its forming up. `false`: it does not wait for members any more.
-    pub(super) fn give_up(&mut self, wish: GivenUp, request: RequestId) -> bool {
+    pub(crate) fn give_up(&mut self, wish: GivenUp, request: RequestId) -> bool {
         let is_mine =
             |forming: &&mut Forming| forming.votes.get(&wish.by).is_some_and(|vote| vote.request == request);
         let found = self.open.values_mut().find(is_mine);
@@ -160,7 +160,7 @@ impl Formings {
     }
 
     /// Tells all who have voted that their group is not formed.
-    pub(super) fn fail(
+    pub(crate) fn fail(
         &mut self,
         roll: &Roll,
         out: &mut Outbox,
@@ -179,20 +179,20 @@ impl Formings {
     }
 
     /// Formings that wait for members: since when, and the sentence.
-    pub(super) fn waits(&self, roll: &Roll) -> impl Iterator<Item = (Timestamp, String)> {
+    pub(crate) fn waits(&self, roll: &Roll) -> impl Iterator<Item = (Timestamp, String)> {
         self.open.iter().filter_map(|((pool, uuid), forming)| {
             Some((forming.since, roll.blocked_forming(*pool, *uuid, forming)?))
         })
     }
 
     /// What the forming waits for that this peer has voted for.
-    pub(super) fn sentence_for(&self, roll: &Roll, id: PeerId) -> Option<String> {
+    pub(crate) fn sentence_for(&self, roll: &Roll, id: PeerId) -> Option<String> {
         let ((pool, uuid), forming) = self.of(id)?;
         roll.blocked_forming(*pool, *uuid, forming)
     }
 
     /// A number for one more group, that nobody else has.
-    pub(super) fn free_group_number(&mut self, roll: &Roll, groups: &Groups) -> GroupId {
+    pub(crate) fn free_group_number(&mut self, roll: &Roll, groups: &Groups) -> GroupId {
         loop {
             let number = GroupId(FIRST_NUMBER + self.formed % FIRST_NUMBER);
             self.formed = self.formed.wrapping_add(1);
@@ -413,7 +413,7 @@ impl Roll {
         text.join("; ")
     }
 
-    pub(super) fn forming_verdict(
+    pub(crate) fn forming_verdict(
         &self,
         uuid: GroupUuid,
         cause: Cause,
@@ -447,7 +447,7 @@ impl Roll {
 }
 
 impl MasterState {
-    pub(super) fn admit_form(&self, id: PeerId, group: GroupId, what: &str) -> Result<(), KickReason> {
+    pub(crate) fn admit_form(&self, id: PeerId, group: GroupId, what: &str) -> Result<(), KickReason> {
         let waits = self.groups.get(&group).and_then(|group| group.formed.as_ref());
         if self.formings.of(id).is_some() || waits.is_some_and(|formed| formed.votes.contains_key(&id)) {
             let text = format!("{what} while it waits for another forming");
@@ -458,7 +458,7 @@ impl MasterState {
 
     /// Rule: a forming fails as soon as it cannot come about, and the group is set up as soon as all members have
     /// called.
-    pub(super) fn settle_formings(&mut self) -> bool {
+    pub(crate) fn settle_formings(&mut self) -> bool {
         let mut fired = false;
         for (pool, uuid) in self.formings.open.keys().copied().collect::<Vec<_>>() {
             let Some((step, votes)) = self.formings.next_decision(&self.roll, pool, uuid) else { continue };

@@ -5,32 +5,32 @@
 //! not even acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
 
 use super::group::Group;
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::membership::members::Roll;
+use crate::state::types::Timestamp;
 use pccl_protocol::{EdgeBytes, LinkGeneration, PeerId};
 use std::time::Duration;
 
 /// What the two ends of an edge have counted.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     counts: (u64, u64),
     /// Since when bytes have been missing and none has arrived.
-    pub(super) since: Timestamp,
+    pub(crate) since: Timestamp,
 }
 
 /// Bytes that are missing on an edge.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Missing {
-    pub(super) to: PeerId,
-    pub(super) generation: LinkGeneration,
-    pub(super) bytes: u64,
+pub(crate) struct Missing {
+    pub(crate) to: PeerId,
+    pub(crate) generation: LinkGeneration,
+    pub(crate) bytes: u64,
     /// For how long none has arrived.
-    pub(super) stalled: Duration,
+    pub(crate) stalled: Duration,
 }
 
 impl Group {
     /// Looks at the edges from `id`, which has just sent a beat; the one before came `before`.
-    pub(super) fn look_at_flows(
+    pub(crate) fn look_at_flows(
         &mut self,
         roll: &Roll,
         id: PeerId,

@@ -5,13 +5,13 @@
 //! It takes the mesh away as long as it is remembered, if its ends stay; then the same ring is planned again, with a
 //! mesh.
 
+use super::all_groups::Groups;
+use super::connectivity::Net;
 use super::edges::{EdgeEnds, Wanted, mesh_of};
 use super::group::{BrokenEdge, Group};
-use super::groups::Groups;
-use super::net::Net;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_planner::Dials;
 use pccl_protocol::{Descriptor, EdgeFault, PeerId, Purpose, Text, limits};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const DOUBLINGS_MAX: u32 = 6;
 
 /// What is remembered of the faults of the mesh of one group.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Mesh {
+pub(crate) struct Mesh {
     /// Edges that failed, and until when that is remembered.
     faults: BTreeMap<EdgeEnds, Timestamp>,
     /// When it was last planned again because its faults were over, and for how long those were remembered.
@@ -36,7 +36,7 @@ pub(super) struct Mesh {
 
 impl Mesh {
     /// Whether a ring in this order would have a mesh if it were planned now.
-    pub(super) fn is_possible(&self, order: &[PeerId], now: Timestamp) -> bool {
+    pub(crate) fn is_possible(&self, order: &[PeerId], now: Timestamp) -> bool {
         let is_remembered = |ends: &EdgeEnds, until: Timestamp| {
             until > now && order.contains(&ends.0) && order.contains(&ends.1)
         };
@@ -45,12 +45,12 @@ impl Mesh {
     }
 
     /// Whether a fault of one of its edges is remembered.
-    pub(super) fn has_faults(&self) -> bool {
+    pub(crate) fn has_faults(&self) -> bool {
         !self.faults.is_empty()
     }
 
     /// Whether a fault of this edge is remembered.
-    pub(super) fn has_fault_of(&self, ends: EdgeEnds) -> bool {
+    pub(crate) fn has_fault_of(&self, ends: EdgeEnds) -> bool {
         self.faults.contains_key(&ends)
     }
 
@@ -76,7 +76,7 @@ impl Net {
     /// The edges of the mesh for a ring in this order, but for those that nobody can dial: none while a fault between
     /// two of its members is remembered, or if even the ring needs the relay. `wish` says how many connections the ring
     /// would have from a member, for a ring that takes an edge of the mesh over when somebody has gone.
-    pub(super) fn plan_mesh(
+    pub(crate) fn plan_mesh(
         &mut self,
         dials: &Dials,
         order: &[PeerId],
@@ -102,17 +102,17 @@ impl Net {
     }
 
     /// Whether the present plan has a mesh.
-    pub(super) fn has_mesh(&self) -> bool {
+    pub(crate) fn has_mesh(&self) -> bool {
         self.edges.all_for(Purpose::Mesh).next().is_some()
     }
 
     /// Every member has said that all of its edges stand, and none has failed since.
-    pub(super) fn mesh_stands(&self) -> bool {
+    pub(crate) fn mesh_stands(&self) -> bool {
         self.has_mesh() && self.mesh.faults.is_empty() && self.edges.all_up(Purpose::Mesh)
     }
 
     /// Whether the mesh does not stand yet, and may soon.
-    pub(super) fn mesh_is_coming(&self) -> bool {
+    pub(crate) fn mesh_is_coming(&self) -> bool {
         self.has_mesh() && self.mesh.faults.is_empty() && !self.paths.mesh
     }
 }
@@ -125,7 +125,7 @@ impl Group {
 
     /// An edge of the mesh has failed; `stalled_ms` is 0 if its ends saw it break. What stands still ends the attempts
     /// that run on it, for nobody else would.
-    pub(super) fn mesh_fault(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault, stalled_ms: u64) {
+    pub(crate) fn mesh_fault(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault, stalled_ms: u64) {
         let (ends, generation) = ((fault.from, fault.to), fault.generation);
         out.changed = true;
         let is_new = self.net.mesh.add_fault(ends, roll.now, roll.options.forbidden_expiry);
@@ -145,13 +145,13 @@ impl Group {
     }
 
     /// When a mesh may be planned again; in the past, the next quiet moment will do.
-    pub(super) fn mesh_deadline(&self, tick: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn mesh_deadline(&self, tick: Timestamp) -> Option<Timestamp> {
         self.net.mesh.faults_end().filter(|end| *end > tick && self.can_have_mesh())
     }
 
     /// Until when a collective waits for the mesh that all of its callers have asked for: not if it stands, or cannot
     /// be used.
-    pub(super) fn mesh_wait(&self, tick: Timestamp, descriptor: &Descriptor) -> Option<Timestamp> {
+    pub(crate) fn mesh_wait(&self, tick: Timestamp, descriptor: &Descriptor) -> Option<Timestamp> {
         let due = self.net.stands_since? + MESH_PATIENCE;
         let waits = descriptor.asks_for_mesh(self.ring.len()) && self.net.mesh_is_coming();
         (waits && due > tick).then_some(due)
@@ -161,7 +161,7 @@ impl Group {
 impl Groups {
     /// Rule: once the faults of a mesh are over, the same ring is planned again, with a mesh, when nothing runs in the
     /// group.
-    pub(super) fn renew_meshes(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn renew_meshes(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
         let is_over = |group: &Group| {
             let runs = group.work.ops.any_runs() || group.shared.sync.is_some();
             let is_over = group.net.mesh.faults_end().is_some_and(|end| end <= roll.tick);
@@ -181,7 +181,7 @@ impl Groups {
     /// Rule: plans say whether the mesh stands, so that all know the algorithm of an operation when they vote for it.
     /// When that changes, an epoch with the same edges begins: what runs goes on, and what waits for votes is voted for
     /// again.
-    pub(super) fn announce_meshes(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn announce_meshes(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let is_due = |group: &Group| {
             let stands = group.net.mesh_stands();
             let is_news = group.net.paths.mesh != stands && !group.next.is_due;

@@ -4,14 +4,14 @@
 //! edges, and stay as long as both are members and they do not fail. Who has as many as it can have loses one that is
 //! not in use.
 
-use super::collective::Step;
+use super::all_groups::Groups;
+use super::connectivity::Net;
 use super::edges::{Edge, EdgeEnds, Wanted};
 use super::group::{BrokenEdge, Group};
-use super::groups::Groups;
-use super::net::Net;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::membership::members::Roll;
+use crate::state::operations::collective::Step;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, CollectiveId, CollectiveKind, EdgeFault, OpId, Pair, PeerId, Purpose, Text, limits,
 };
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How it is with the edge from one member to another.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum PairState {
+pub(crate) enum PairState {
     /// Both ends have said that it stands.
     Stands,
     /// It is planned, or about to be.
@@ -30,7 +30,7 @@ pub(super) enum PairState {
 
 /// What is asked for, and what has failed.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Pairs {
+pub(crate) struct Pairs {
     wanted: BTreeSet<EdgeEnds>,
     /// Edges that make room for others.
     unused: BTreeSet<EdgeEnds>,
@@ -40,7 +40,7 @@ pub(super) struct Pairs {
 
 impl Net {
     /// The edges between pairs that a ring in this order keeps: all whose ends are in it, but for those that failed.
-    pub(super) fn kept_pairs(&self, order: &[PeerId]) -> Vec<Wanted> {
+    pub(crate) fn kept_pairs(&self, order: &[PeerId]) -> Vec<Wanted> {
         let stays = |(ends, edge): (EdgeEnds, &Edge)| {
             let is_here = order.contains(&ends.0) && order.contains(&ends.1);
             (is_here && !self.pairs.failed.contains_key(&ends)).then_some(Wanted {
@@ -55,7 +55,7 @@ impl Net {
 
     /// The edge between these members, whatever it is planned for. One of the mesh that has failed is built anew much
     /// later, and gives way to one for the two.
-    pub(super) fn usable_edge(&self, ends: EdgeEnds) -> Option<&Edge> {
+    pub(crate) fn usable_edge(&self, ends: EdgeEnds) -> Option<&Edge> {
         let is_lost = |edge: &Edge| edge.purpose == Purpose::Mesh && self.mesh.has_fault_of(ends);
         self.edges.get(ends).filter(|edge| !is_lost(edge))
     }
@@ -93,7 +93,7 @@ impl Group {
     }
 
     /// How it is with the edge between these members.
-    pub(super) fn pair_state(&self, ends: EdgeEnds, now: Timestamp) -> PairState {
+    pub(crate) fn pair_state(&self, ends: EdgeEnds, now: Timestamp) -> PairState {
         match (self.net.usable_edge(ends), self.net.pairs.failed.get(&ends)) {
             (Some(edge), _) if edge.is_up() && edge.held().is_none() => PairState::Stands,
             (None, Some((until, text))) if *until > now => PairState::Failed(text.clone()),
@@ -107,7 +107,7 @@ impl Group {
 
     /// Asks for an edge from one member to another. Where there is one already, for whatever purpose, or where it
     /// failed a short time ago, nothing happens; [`Group::pair_state`] tells which. Whether it was asked for just now.
-    pub(super) fn want_pair(&mut self, pair: Pair, now: Timestamp) -> bool {
+    pub(crate) fn want_pair(&mut self, pair: Pair, now: Timestamp) -> bool {
         self.net.pairs.failed.retain(|_, (until, _)| *until > now);
         let ends = (pair.from, pair.to);
         if self.net.usable_edge(ends).is_some() || self.net.pairs.failed.contains_key(&ends) {
@@ -118,7 +118,7 @@ impl Group {
     }
 
     /// What is to be done about an operation between two members for which all have voted who are there.
-    pub(super) fn begin_between(&self, roll: &Roll, id: OpId, pair: Pair) -> Step {
+    pub(crate) fn begin_between(&self, roll: &Roll, id: OpId, pair: Pair) -> Step {
         let id = CollectiveId { kind: CollectiveKind::SendRecv, op: id };
         let ends = (pair.from, pair.to);
         if let Some(gone) = [pair.from, pair.to].into_iter().find(|end| !self.ring.contains(end)) {
@@ -138,7 +138,7 @@ impl Group {
 
     /// An edge between a pair could not be built, broke, or stands still (`stalled_ms` is not 0 then). The next plan
     /// does not have it.
-    pub(super) fn pair_fault(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault, stalled_ms: u64) {
+    pub(crate) fn pair_fault(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault, stalled_ms: u64) {
         let until = roll.now + roll.options.edge_grace;
         out.changed = true;
         let ends = (fault.from, fault.to);
@@ -182,7 +182,7 @@ impl Group {
 impl Groups {
     /// Rule: edges that were asked for are planned, and those that failed are not any more. Everything else stays as it
     /// is.
-    pub(super) fn plan_pairs(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn plan_pairs(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let mut fired = false;
         for (id, group) in self.iter_mut() {
             if group.look_at_pairs() {

@@ -1,14 +1,14 @@
 //! The ring of each group: which one is planned, and how its members learn of it.
 
-use super::MasterState;
-use super::client::{Peer, Phase};
+use super::all_groups::Groups;
 use super::edges::{EdgeEnds, Severity, Wanted, ring_of};
 use super::group::Group;
-use super::groups::Groups;
-use super::measured::Measured;
-use super::outbox::Outbox;
-use super::roll::Roll;
 use super::schedule::Large;
+use crate::state::MasterState;
+use crate::state::membership::client::{Peer, Phase};
+use crate::state::membership::members::Roll;
+use crate::state::optimise::measured::Measured;
+use crate::state::outbox::Outbox;
 use core::net::IpAddr;
 use pccl_planner::ring_order;
 use pccl_protocol::{Algorithm, GroupId, GroupPlan, M2c, Member, Paths, PeerId, Purpose, limits};
@@ -73,7 +73,7 @@ impl Group {
     }
 
     /// Plans a ring in this order for its members, and tells them.
-    pub(super) fn install_ring(
+    pub(crate) fn install_ring(
         &mut self,
         id: GroupId,
         roll: &mut Roll,
@@ -124,14 +124,14 @@ impl Group {
         self.push_ring(id, roll, out);
     }
 
-    pub(super) fn log_ring(&self, id: GroupId, out: &mut Outbox) {
+    pub(crate) fn log_ring(&self, id: GroupId, out: &mut Outbox) {
         let order: Vec<String> = self.ring.iter().map(ToString::to_string).collect();
         let large = self.describe_schedule();
         out.info(format!("group {id}: ring {} is {}{large}", self.epoch, order.join(" -> ")));
     }
 
     /// Tells the members their plan, and with it the sizes of the world.
-    pub(super) fn push_ring(&self, id: GroupId, roll: &mut Roll, out: &mut Outbox) {
+    pub(crate) fn push_ring(&self, id: GroupId, roll: &mut Roll, out: &mut Outbox) {
         let sizes = roll.sizes(id);
         // Hosts are all that can differ between plans: who sees the same gets the same.
         let peers = || self.ring.iter().filter_map(|id| roll.peers.get(id));
@@ -170,7 +170,7 @@ impl Group {
 
 impl Groups {
     /// Rule: it is known since when a ring stands. Then the data ports of its members were reached.
-    pub(super) fn note_standing_rings(&mut self, roll: &mut Roll) -> bool {
+    pub(crate) fn note_standing_rings(&mut self, roll: &mut Roll) -> bool {
         let due = self.which(|group| group.net.stands_since.is_none() && group.ring_confirmed(roll));
         for id in &due {
             let Some(group) = self.get_mut(id) else { continue };
@@ -185,7 +185,7 @@ impl Groups {
 
 impl MasterState {
     /// Rule: every group has a ring of exactly its members.
-    pub(super) fn plan_rings(&mut self) -> bool {
+    pub(crate) fn plan_rings(&mut self) -> bool {
         let mut members: BTreeMap<GroupId, BTreeSet<PeerId>> = BTreeMap::new();
         for (id, peer) in self.roll.peers.iter().filter(|(_, peer)| peer.phase != Phase::Pending) {
             members.entry(peer.group()).or_default().insert(*id);

@@ -7,8 +7,8 @@
 
 use super::edges::{EdgeEnds, Mark, Severity};
 use super::group::Group;
-use super::measured::Measured;
-use super::roll::Roll;
+use crate::state::membership::members::Roll;
+use crate::state::optimise::measured::Measured;
 use pccl_planner::{
     BySites, Interfaces, JobLink, MIN_GAIN, Matrix, Schedules, Sites, pairwise_rate, part_of_edge,
     sites_rate, to_link,
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 impl Group {
     /// What is known of the edges between these peers, row by row, without edges that cannot be used or that break
     /// again and again.
-    pub(super) fn known_links(
+    pub(crate) fn known_links(
         &self,
         roll: &Roll,
         measured: &Measured,
@@ -53,7 +53,7 @@ impl Group {
 
     /// How fast large operations are predicted to be by each schedule, in a group with a ring in this order. With the
     /// shares and the sites that its members have, unless others are better by a tenth.
-    pub(super) fn schedules(&self, roll: &Roll, measured: &Measured, order: &[PeerId]) -> Option<Schedules> {
+    pub(crate) fn schedules(&self, roll: &Roll, measured: &Measured, order: &[PeerId]) -> Option<Schedules> {
         let (matrix, mut interfaces) = self.network(roll, measured, order)?;
         let ring: Vec<usize> = (0..order.len()).collect();
         let named = roll.site_names(order);
@@ -89,7 +89,7 @@ impl Group {
 
     /// What an operation by this schedule is predicted to carry over an edge of the ring or the mesh, with the shares
     /// and sites that its group has, in Mbit/s.
-    pub(super) fn exchange_mbit_s(
+    pub(crate) fn exchange_mbit_s(
         &self,
         roll: &Roll,
         measured: &Measured,
@@ -113,7 +113,7 @@ impl Group {
     }
 
     /// How large operations of a group with a ring in this order are to go, and what its members own.
-    pub(super) fn schedule_for(&self, roll: &Roll, measured: &Measured, order: &[PeerId]) -> Large {
+    pub(crate) fn schedule_for(&self, roll: &Roll, measured: &Measured, order: &[PeerId]) -> Large {
         if !self.net.mesh.is_possible(order, roll.now) || roll.dials(order).need_relay(order) {
             return Large::ring();
         }
@@ -161,7 +161,7 @@ impl Group {
 
     /// Whether large operations of a group are to go by another schedule, with other shares or over other sites, than
     /// its ring plan says.
-    pub(super) fn schedule_is_outdated(&self, roll: &Roll, measured: &Measured) -> bool {
+    pub(crate) fn schedule_is_outdated(&self, roll: &Roll, measured: &Measured) -> bool {
         let large = self.schedule_for(roll, measured, &self.ring);
         let differs = match large.schedule {
             Algorithm::Pairwise => large.shares != self.net.shares,
@@ -182,29 +182,29 @@ fn carried_by_all(measured: &Measured, order: &[PeerId]) -> impl Fn(usize, usize
 
 /// How large operations of a group are to go whose callers leave it open, and what its members own.
 #[derive(Debug)]
-pub(super) struct Large {
-    pub(super) schedule: Algorithm,
+pub(crate) struct Large {
+    pub(crate) schedule: Algorithm,
     /// In pairwise exchange; empty: equal chunks.
-    pub(super) shares: BTreeMap<PeerId, u16>,
+    pub(crate) shares: BTreeMap<PeerId, u16>,
     /// Over sites; empty: there are none.
-    pub(super) sites: BTreeMap<PeerId, Site>,
+    pub(crate) sites: BTreeMap<PeerId, Site>,
     /// Whether programs name them.
     is_named: bool,
 }
 
 impl Large {
-    pub(super) fn ring() -> Self {
+    pub(crate) fn ring() -> Self {
         let (shares, sites) = (BTreeMap::new(), BTreeMap::new());
         Self { schedule: Algorithm::Ring, shares, sites, is_named: false }
     }
 
     /// Whether a larger group is to have direct edges: large operations go over them, or sites are named.
-    pub(super) fn is_worth_a_mesh(&self) -> bool {
+    pub(crate) fn is_worth_a_mesh(&self) -> bool {
         self.schedule != Algorithm::Ring || (self.is_named && self.has_sites())
     }
 
     /// Whether there are several sites.
-    pub(super) fn has_sites(&self) -> bool {
+    pub(crate) fn has_sites(&self) -> bool {
         !self.sites.is_empty()
     }
 }

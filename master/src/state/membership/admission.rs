@@ -1,11 +1,11 @@
 //! Admission: topology rounds, promotion of the first peers, the pending query.
 
 use super::client::{CommonVote, Peer, PendingVote, Phase, TopologyVote};
-use super::groups::Groups;
-use super::outbox::Outbox;
+use super::members::{AllSizes, Roll};
 use super::probation::Probation;
-use super::roll::{AllSizes, Roll};
-use super::types::Timestamp;
+use crate::state::groups::all_groups::Groups;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     M2c, PeerId, PendingAnswer, RequestId, Text, TopologyDone, TopologyProgress, VoteTopology, VoteWithdrawn,
     WorldSizes,
@@ -13,24 +13,24 @@ use pccl_protocol::{
 
 /// Who is let in, and when.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     /// The round that waits for its rings.
-    pub(super) round: Option<Round>,
+    pub(crate) round: Option<Round>,
     /// Who was dropped because of ports that cannot be reached.
-    pub(super) probation: Probation,
+    pub(crate) probation: Probation,
 }
 
 /// A round of admission that waits for its rings.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Round {
-    pub(super) since: Timestamp,
+pub(crate) struct Round {
+    pub(crate) since: Timestamp,
 }
 
 impl Admission {
     /// A round or an optimisation that has begun counts on everybody who voted for it, so a withdrawal waits for its
     /// end: then the vote has been answered, or is gone. The peer hears one or the other, so that it knows whether
     /// it took part.
-    pub(super) fn record_withdrawal(
+    pub(crate) fn record_withdrawal(
         &self,
         roll: &mut Roll,
         out: &mut Outbox,
@@ -57,7 +57,7 @@ impl Admission {
     }
 
     /// Rule: a vote that waits for a world of a size that it already has needs nobody else.
-    pub(super) fn answer_satisfied_waits(&self, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn answer_satisfied_waits(&self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let have = roll.accepted_count();
         let satisfied = |vote: &TopologyVote| vote.wait_for_world > 0 && vote.wait_for_world <= have;
         let mut votes = roll.peers.values().filter_map(|peer| peer.topology.as_ref());
@@ -70,7 +70,7 @@ impl Admission {
 
     /// Rule: a round begins when all accepted peers want one and it has something to do; and without any vote when
     /// there is nobody to vote.
-    pub(super) fn begin_round(&mut self, roll: &mut Roll, groups: &Groups, out: &mut Outbox) -> bool {
+    pub(crate) fn begin_round(&mut self, roll: &mut Roll, groups: &Groups, out: &mut Outbox) -> bool {
         if self.round.is_some() {
             return false;
         }
@@ -96,7 +96,7 @@ impl Admission {
     }
 
     /// Whether the next round would begin if all accepted peers voted for it.
-    pub(super) fn waits_for_votes(&self, roll: &Roll, groups: &Groups) -> bool {
+    pub(crate) fn waits_for_votes(&self, roll: &Roll, groups: &Groups) -> bool {
         let have = roll.accepted_count();
         let votes = || roll.peers.values().filter_map(|peer| peer.topology.as_ref());
         let somebody_waits = !self.probation.admissible(roll, groups).is_empty();
@@ -104,7 +104,7 @@ impl Admission {
     }
 
     /// Rule: a round ends when every ring stands. Newcomers are accepted and votes are answered.
-    pub(super) fn end_round(&mut self, groups: &Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn end_round(&mut self, groups: &Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
         let mut others = groups.values().filter(|group| group.formed.is_none());
         let is_open = self.round.is_some();
         if !is_open || !others.all(|group| group.reach.check.is_none() && group.ring_confirmed(roll)) {
@@ -132,7 +132,7 @@ impl Admission {
     }
 
     /// Rule: the pending query is answered when all accepted peers have asked.
-    pub(super) fn answer_pending_queries(&self, groups: &Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn answer_pending_queries(&self, groups: &Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
         let nobody = roll.voters().next().is_none();
         if nobody || !roll.voters().all(|(_, peer)| peer.pending.is_some()) {
             return false;
@@ -149,7 +149,7 @@ impl Admission {
 }
 
 impl Roll {
-    pub(super) fn record_topology_vote(&mut self, out: &mut Outbox, id: PeerId, vote: VoteTopology) {
+    pub(crate) fn record_topology_vote(&mut self, out: &mut Outbox, id: PeerId, vote: VoteTopology) {
         let since = self.now;
         let VoteTopology { request, wait_for_world } = vote;
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -160,7 +160,7 @@ impl Roll {
         out.changed |= self.note_voted(id, CommonVote::Topology) || wait_for_world > 0;
     }
 
-    pub(super) fn record_pending_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
+    pub(crate) fn record_pending_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
         let since = self.now;
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.pending = Some(PendingVote { request, since });
@@ -201,7 +201,7 @@ impl Roll {
     }
 
     /// Sends a packet that contains the present sizes of the world.
-    pub(super) fn tell_sizes(
+    pub(crate) fn tell_sizes(
         &mut self,
         out: &mut Outbox,
         all: &AllSizes,
@@ -217,7 +217,7 @@ impl Roll {
     }
 
     /// Rule: every accepted peer knows the sizes of the world.
-    pub(super) fn push_sizes(&mut self, out: &mut Outbox) -> bool {
+    pub(crate) fn push_sizes(&mut self, out: &mut Outbox) -> bool {
         let all = self.all_sizes();
         let is_outdated =
             |(_, peer): &(&PeerId, &Peer)| peer.accepted() && peer.sizes_told != Some(all.of(peer.group()));
@@ -229,7 +229,7 @@ impl Roll {
     }
 
     /// Rule: who waits for a larger world learns of every change of its size.
-    pub(super) fn report_progress(&mut self, out: &mut Outbox) -> bool {
+    pub(crate) fn report_progress(&mut self, out: &mut Outbox) -> bool {
         let have = self.accepted_count();
         let outdated = |vote: &TopologyVote| vote.wait_for_world > 0 && vote.told != Some(have);
         if !self.peers.values().any(|peer| peer.topology.as_ref().is_some_and(outdated)) {

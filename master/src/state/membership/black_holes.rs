@@ -1,7 +1,7 @@
 //! MTU black holes: which pairs of members have a path that drops large packets without a word, so that connections
 //! between them are opened with short segments.
 
-use super::edges::EdgeEnds;
+use crate::state::groups::edges::EdgeEnds;
 use pccl_protocol::PeerId;
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const STANDSTILLS: u32 = 2;
 
 /// What is remembered of pairs of members, the smaller one first.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct BlackHoles {
+pub(crate) struct BlackHoles {
     standstills: BTreeMap<(PeerId, PeerId), u32>,
 }
 
@@ -26,7 +26,7 @@ fn pair((from, to): EdgeEnds) -> (PeerId, PeerId) {
 impl BlackHoles {
     /// An edge stood still while long segments were sent again in vain. Whether that shows a black hole that was
     /// not known: it is the second time between the two, or one of them is behind another one already.
-    pub(super) fn note_standstill(&mut self, ends: EdgeEnds) -> bool {
+    pub(crate) fn note_standstill(&mut self, ends: EdgeEnds) -> bool {
         let is_near = |(known, count): (&(PeerId, PeerId), &u32)| {
             *count >= STANDSTILLS && [known.0, known.1].iter().any(|end| *end == ends.0 || *end == ends.1)
         };
@@ -38,12 +38,12 @@ impl BlackHoles {
     }
 
     /// Whether connections between the two are opened with short segments.
-    pub(super) fn has(&self, ends: EdgeEnds) -> bool {
+    pub(crate) fn has(&self, ends: EdgeEnds) -> bool {
         self.standstills.get(&pair(ends)).is_some_and(|count| *count >= STANDSTILLS)
     }
 
     /// Forgets pairs of which one has gone.
-    pub(super) fn retain(&mut self, is_here: impl Fn(PeerId) -> bool) {
+    pub(crate) fn retain(&mut self, is_here: impl Fn(PeerId) -> bool) {
         self.standstills.retain(|(one, other), _| is_here(*one) && is_here(*other));
     }
 }

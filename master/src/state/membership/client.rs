@@ -1,11 +1,11 @@
 //! A connection and the peer behind it.
 
-use super::ahead::Ahead;
-use super::allowance::Allowance;
-use super::crossed::Crossing;
-use super::formed::Past;
 use super::ports::Closed;
-use super::types::{ClientKey, Timestamp};
+use super::rate_limits::Allowance;
+use crate::state::groups::fixed_group::Past;
+use crate::state::operations::crossed_calls::Crossing;
+use crate::state::shared_state::prefetch::Ahead;
+use crate::state::types::{ClientKey, Timestamp};
 use core::{net::IpAddr, time::Duration};
 use pccl_protocol::{
     Address, Beat, CallKind, Culprit, Examine, GroupId, Host, Hosts, Named, PeerId, Register, RequestId,
@@ -16,41 +16,41 @@ use tinysockets::place::{is_private, may_be_told};
 
 /// One control connection.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Client {
+pub(crate) struct Client {
     /// Source address.
-    pub(super) remote: IpAddr,
+    pub(crate) remote: IpAddr,
     /// Address of the master that the client reached.
-    pub(super) local: IpAddr,
+    pub(crate) local: IpAddr,
     /// When the connection came.
-    pub(super) connected_at: Timestamp,
+    pub(crate) connected_at: Timestamp,
     /// The peer, once it has registered.
-    pub(super) peer: Option<PeerId>,
+    pub(crate) peer: Option<PeerId>,
     /// How often it has asked for the status without being registered.
-    pub(super) requests: u32,
+    pub(crate) requests: u32,
     /// The question whose answer waits until its ports have been tried.
-    pub(super) examined: Option<Examine>,
+    pub(crate) examined: Option<Examine>,
     /// What it has used of what it may do.
-    pub(super) allowance: Allowance,
+    pub(crate) allowance: Allowance,
     /// Its questions for the status that are not answered.
-    pub(super) questions: VecDeque<RequestId>,
+    pub(crate) questions: VecDeque<RequestId>,
 }
 
 impl Client {
     /// A fresh connection from the first of these addresses to the second.
-    pub(super) fn new((remote, local): (IpAddr, IpAddr), connected_at: Timestamp) -> Self {
+    pub(crate) fn new((remote, local): (IpAddr, IpAddr), connected_at: Timestamp) -> Self {
         let (allowance, questions) = (Allowance::default(), VecDeque::new());
         Self { remote, local, connected_at, peer: None, requests: 0, examined: None, allowance, questions }
     }
 
     /// When its time to register is over, of which it has as much again while it waits for an answer.
-    pub(super) fn registration_due(&self, timeout: Duration) -> Timestamp {
+    pub(crate) fn registration_due(&self, timeout: Duration) -> Timestamp {
         self.connected_at + timeout * (1 + u32::from(self.examined.is_some()))
     }
 }
 
 /// How far a peer has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// Waits for a round that admits it.
     Pending,
     /// Member of a ring that is being connected in a running round.
@@ -61,17 +61,17 @@ pub(super) enum Phase {
 
 /// A vote that all of the run give together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub(super) enum CommonVote {
+pub(crate) enum CommonVote {
     Topology,
     Optimize,
     Pending,
 }
 
 impl CommonVote {
-    pub(super) const ALL: [Self; 3] = [Self::Topology, Self::Optimize, Self::Pending];
+    pub(crate) const ALL: [Self; 3] = [Self::Topology, Self::Optimize, Self::Pending];
 
     /// Whether a peer has given it.
-    pub(super) const fn is_given(self, peer: &Peer) -> bool {
+    pub(crate) const fn is_given(self, peer: &Peer) -> bool {
         match self {
             Self::Topology => peer.topology.is_some(),
             Self::Optimize => peer.optimize.is_some(),
@@ -82,101 +82,101 @@ impl CommonVote {
 
 /// A vote of `update_topology` or `wait_for_world`.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct TopologyVote {
-    pub(super) request: RequestId,
+pub(crate) struct TopologyVote {
+    pub(crate) request: RequestId,
     /// 0, or the size of the world that the vote waits for.
-    pub(super) wait_for_world: u32,
-    pub(super) since: Timestamp,
+    pub(crate) wait_for_world: u32,
+    pub(crate) since: Timestamp,
     /// Taken back while a round was running: it counts until the end of that round.
-    pub(super) withdrawn: bool,
+    pub(crate) withdrawn: bool,
     /// The count of accepted peers in the last progress report for this vote.
-    pub(super) told: Option<u32>,
+    pub(crate) told: Option<u32>,
 }
 
 impl TopologyVote {
     /// The call that it is of.
-    pub(super) const fn call(&self) -> CallKind {
+    pub(crate) const fn call(&self) -> CallKind {
         if self.wait_for_world == 0 { CallKind::UpdateTopology } else { CallKind::WaitForWorld }
     }
 }
 
 /// A vote of `optimize_topology`.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct OptimizeVote {
-    pub(super) request: RequestId,
-    pub(super) since: Timestamp,
+pub(crate) struct OptimizeVote {
+    pub(crate) request: RequestId,
+    pub(crate) since: Timestamp,
 }
 
 /// A vote of `are_peers_pending`.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct PendingVote {
-    pub(super) request: RequestId,
-    pub(super) since: Timestamp,
+pub(crate) struct PendingVote {
+    pub(crate) request: RequestId,
+    pub(crate) since: Timestamp,
 }
 
 /// The connection of a peer has ended, and it may come back over another one.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Away {
-    pub(super) since: Timestamp,
+pub(crate) struct Away {
+    pub(crate) since: Timestamp,
     /// If it has not come back then, it is lost.
-    pub(super) until: Timestamp,
+    pub(crate) until: Timestamp,
     /// It was the master that was lost: the end of the connection says nothing of the peer, nor do edges that break
     /// then.
-    pub(super) with_master: bool,
+    pub(crate) with_master: bool,
     /// It has registered anew, or its port is closed.
-    pub(super) is_dead: bool,
+    pub(crate) is_dead: bool,
     /// How the connection ended.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 /// A registered peer.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Peer {
-    pub(super) client: ClientKey,
-    pub(super) info: Register,
-    pub(super) remote: IpAddr,
-    pub(super) local: IpAddr,
-    pub(super) phase: Phase,
+pub(crate) struct Peer {
+    pub(crate) client: ClientKey,
+    pub(crate) info: Register,
+    pub(crate) remote: IpAddr,
+    pub(crate) local: IpAddr,
+    pub(crate) phase: Phase,
     /// Counts registrations; newcomers join a ring in this order.
-    pub(super) order: u64,
+    pub(crate) order: u64,
     /// When the last packet came.
-    pub(super) heard_at: Timestamp,
+    pub(crate) heard_at: Timestamp,
     /// When it was heard again after it had last been suspect, or registered.
-    pub(super) lively_since: Timestamp,
+    pub(crate) lively_since: Timestamp,
     /// Its connection has ended.
-    pub(super) away: Option<Away>,
+    pub(crate) away: Option<Away>,
     /// When somebody else has last said that an edge to or from it broke.
-    pub(super) edge_broke: Option<Timestamp>,
+    pub(crate) edge_broke: Option<Timestamp>,
     /// The last beat and when it came.
-    pub(super) beat: Option<(Beat, Timestamp)>,
-    pub(super) topology: Option<TopologyVote>,
-    pub(super) pending: Option<PendingVote>,
-    pub(super) optimize: Option<OptimizeVote>,
+    pub(crate) beat: Option<(Beat, Timestamp)>,
+    pub(crate) topology: Option<TopologyVote>,
+    pub(crate) pending: Option<PendingVote>,
+    pub(crate) optimize: Option<OptimizeVote>,
     /// Votes that it took back, and has not given again.
-    pub(super) took_back: BTreeSet<CommonVote>,
+    pub(crate) took_back: BTreeSet<CommonVote>,
     /// What its call and others wait for in each other, and since when that was seen.
-    pub(super) crossed: Option<(Crossing, Timestamp)>,
+    pub(crate) crossed: Option<(Crossing, Timestamp)>,
     /// How far it is with the state that it fetches before it is let in, if it wants to.
-    pub(super) ahead: Option<Ahead>,
+    pub(crate) ahead: Option<Ahead>,
     /// Ports of it that the master did not reach, and of which nobody else said that it did.
-    pub(super) closed: Vec<Closed>,
+    pub(crate) closed: Vec<Closed>,
     /// The master has tried its ports.
-    pub(super) tried: bool,
+    pub(crate) tried: bool,
     /// Nobody can dial it.
-    pub(super) outbound_only: bool,
+    pub(crate) outbound_only: bool,
     /// When it came.
-    pub(super) registered_at: Timestamp,
+    pub(crate) registered_at: Timestamp,
     /// The sizes that this peer was told last.
-    pub(super) sizes_told: Option<WorldSizes>,
+    pub(crate) sizes_told: Option<WorldSizes>,
     /// The group of given members that it is in.
-    pub(super) formed: Option<GroupId>,
+    pub(crate) formed: Option<GroupId>,
     /// What it brings along from such groups.
-    pub(super) past: Past,
+    pub(crate) past: Past,
 }
 
 impl Peer {
     /// Its group: the one that it was formed into, or the one for which it registered.
-    pub(super) const fn group(&self) -> GroupId {
+    pub(crate) const fn group(&self) -> GroupId {
         match self.formed {
             Some(group) => group,
             None => self.info.group,
@@ -184,26 +184,26 @@ impl Peer {
     }
 
     /// Whether votes for the whole run need its vote. A peer of a formed group lets nobody in.
-    pub(super) fn has_a_say(&self) -> bool {
+    pub(crate) fn has_a_say(&self) -> bool {
         self.accepted() && !self.info.formed
     }
 
-    pub(super) fn accepted(&self) -> bool {
+    pub(crate) fn accepted(&self) -> bool {
         self.phase == Phase::Accepted
     }
 
     /// Bytes that the peer had moved, over all operations, by its last beat.
-    pub(super) fn moved_bytes(&self) -> u64 {
+    pub(crate) fn moved_bytes(&self) -> u64 {
         self.beat.as_ref().map_or(0, |(beat, _)| beat.moved_bytes)
     }
 
     /// Whether a call that it is in ends by itself when a limit passes.
-    pub(super) fn is_limited(&self) -> bool {
+    pub(crate) fn is_limited(&self) -> bool {
         self.beat.as_ref().is_some_and(|(beat, _)| beat.limited)
     }
 
     /// How verdicts name this peer.
-    pub(super) fn culprit(&self, id: PeerId) -> Culprit {
+    pub(crate) fn culprit(&self, id: PeerId) -> Culprit {
         Culprit {
             peer: id,
             host: Host::new(self.remote.to_canonical().to_string()),
@@ -212,17 +212,17 @@ impl Peer {
     }
 
     /// Identity, name and address in one phrase, for sentences.
-    pub(super) fn name(&self, id: PeerId) -> String {
+    pub(crate) fn name(&self, id: PeerId) -> String {
         Named(id, &self.info.name, &self.remote.to_canonical().to_string()).to_string()
     }
 
     /// Whether others reach this peer under different hosts, see [`Peer::hosts_for`].
-    pub(super) fn host_depends_on_viewer(&self) -> bool {
+    pub(crate) fn host_depends_on_viewer(&self) -> bool {
         self.info.advertised_host.is_none() && self.remote.to_canonical().is_loopback()
     }
 
     /// What [`Peer::hosts_for`] makes of this peer as the viewer.
-    pub(super) fn view(&self) -> Option<IpAddr> {
+    pub(crate) fn view(&self) -> Option<IpAddr> {
         view((self.remote, self.local))
     }
 
@@ -230,12 +230,12 @@ impl Peer {
     ///
     /// A peer that reached the master over loopback lives on the master's machine. Others reach that machine under the
     /// address under which they reach the master.
-    pub(super) fn hosts_for(&self, viewer: &Self) -> Hosts {
+    pub(crate) fn hosts_for(&self, viewer: &Self) -> Hosts {
         self.hosts_in(viewer.view())
     }
 
     /// As [`Peer::hosts_for`], for who has this [`view`].
-    pub(super) fn hosts_in(&self, view: Option<IpAddr>) -> Hosts {
+    pub(crate) fn hosts_in(&self, view: Option<IpAddr>) -> Hosts {
         if let Some(host) = &self.info.advertised_host {
             return host.clone().into();
         }
@@ -247,7 +247,7 @@ impl Peer {
 
 /// The address under which a viewer with a connection from the first of these addresses to the second reaches the
 /// machine of the master; `None` if it is on that machine itself.
-pub(super) fn view((remote, local): (IpAddr, IpAddr)) -> Option<IpAddr> {
+pub(crate) fn view((remote, local): (IpAddr, IpAddr)) -> Option<IpAddr> {
     (!remote.to_canonical().is_loopback()).then(|| local.to_canonical())
 }
 
@@ -257,7 +257,7 @@ pub(super) fn view((remote, local): (IpAddr, IpAddr)) -> Option<IpAddr> {
 /// Who comes through a private network, or from this machine, is in a run that relies on its network: others leave it
 /// only if everything that travels is encrypted. The private addresses of who comes from elsewhere mean other machines
 /// to most.
-pub(super) fn candidates(announced: &[Address], remote: IpAddr, is_encrypted: bool) -> Vec<Address> {
+pub(crate) fn candidates(announced: &[Address], remote: IpAddr, is_encrypted: bool) -> Vec<Address> {
     let remote = remote.to_canonical();
     let is_near = is_private(remote) || !may_be_told(remote);
     let may = |address: &&Address| if is_near { is_encrypted } else { !is_private(address.ip()) };

@@ -2,16 +2,16 @@
 //!
 //! Nothing is kept of it. Who asks has its own limit for the connection, and hears when the other one is lost.
 
-use super::MasterState;
-use super::admit::protocol;
 use super::client::Phase;
-use super::outbox::Outbox;
-use super::roll::Roll;
+use super::members::Roll;
+use super::packet_guard::protocol;
+use crate::state::MasterState;
+use crate::state::outbox::Outbox;
 use pccl_protocol::{Call, CallMe, KickReason, M2c, PeerId, TicketRole};
 
 impl MasterState {
     /// Only what a peer may fetch or measure can be asked for.
-    pub(super) fn admit_call(&self, wish: &CallMe) -> Result<(), KickReason> {
+    pub(crate) fn admit_call(&self, wish: &CallMe) -> Result<(), KickReason> {
         match wish.role {
             TicketRole::StateBack | TicketRole::ProbeBack => Ok(()),
             other => Err(protocol(format!("asked another peer to dial it for {other}"))),
@@ -22,7 +22,7 @@ impl MasterState {
 impl Roll {
     /// Has a peer dialed by one that cannot be dialed. Nothing happens if that one has gone meanwhile, or need not be
     /// asked.
-    pub(super) fn hand_on_call(&self, out: &mut Outbox, id: PeerId, wish: CallMe) {
+    pub(crate) fn hand_on_call(&self, out: &mut Outbox, id: PeerId, wish: CallMe) {
         let (Some(caller), Some(dialer)) = (self.peers.get(&id), self.peers.get(&wish.peer)) else { return };
         // A newcomer fetches what is lent to it.
         let may_fetch = caller.phase != Phase::Pending || caller.ahead.is_some();

@@ -5,11 +5,11 @@
 //! with something else: another one has seen an edge to it break, nobody listens on its port any more, or it has not
 //! come back in time.
 
-use super::MasterState;
 use super::client::{Away, Peer, Phase};
-use super::group::{Group, Loss};
-use super::roll::Roll;
-use super::types::{ClientKey, Timestamp};
+use super::members::Roll;
+use crate::state::MasterState;
+use crate::state::groups::group::{Group, Loss};
+use crate::state::types::{ClientKey, Timestamp};
 use pccl_protocol::{Cause, EdgeReport, PeerId, Register, Text, limits};
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
@@ -20,7 +20,7 @@ impl Roll {
     /// Whether what was found about the ports of a peer says that it has died: it is away, and nobody listens at a port
     /// at which somebody did before. A newcomer may not have been tried before; it has nothing to lose but its place
     /// among those who wait.
-    pub(super) fn is_dead_away(&self, id: PeerId, closed: &[(bool, String)]) -> bool {
+    pub(crate) fn is_dead_away(&self, id: PeerId, closed: &[(bool, String)]) -> bool {
         // Of one that nobody can dial, closed ports say nothing.
         let may_tell = |peer: &&Peer| peer.away.is_some() && !peer.outbound_only;
         let Some(peer) = self.peers.get(&id).filter(may_tell) else { return false };
@@ -29,13 +29,13 @@ impl Roll {
     }
 
     /// When the next one has not come back in time.
-    pub(super) fn return_deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn return_deadline(&self) -> Option<Timestamp> {
         let away = self.away.iter().filter_map(|id| self.peers.get(id)?.away.as_ref());
         away.map(|away| away.until).min()
     }
 
     /// A member reports edges that broke: those at the other ends may be dead.
-    pub(super) fn note_broken_edges(&mut self, group: Option<&Group>, by: PeerId, report: &EdgeReport) {
+    pub(crate) fn note_broken_edges(&mut self, group: Option<&Group>, by: PeerId, report: &EdgeReport) {
         let Some(group) = group else { return };
         // A firewall that forgets edges forgets the connection to the master as well.
         for fault in report.broken.iter().filter(|fault| !fault.forgotten) {
@@ -48,7 +48,7 @@ impl Roll {
     }
 
     /// If a peer is away, it does not come back: it has registered anew, or its port is closed.
-    pub(super) fn note_sign_of_death(&mut self, id: PeerId) {
+    pub(crate) fn note_sign_of_death(&mut self, id: PeerId) {
         if let Some(away) = self.peers.get_mut(&id).and_then(|peer| peer.away.as_mut()) {
             away.is_dead = true;
         }
@@ -97,7 +97,7 @@ impl MasterState {
     }
 
     /// The connection of a peer has ended: its own, or those of all with the master that this one takes the place of.
-    pub(super) fn note_away(&mut self, client: ClientKey, text: String, with_master: bool) {
+    pub(crate) fn note_away(&mut self, client: ClientKey, text: String, with_master: bool) {
         let since = self.roll.now;
         let usual = since + self.roll.options.return_grace;
         let silence = self.roll.options.peer_timeout;
@@ -116,7 +116,7 @@ impl MasterState {
         }
     }
 
-    pub(super) fn note_returned(&mut self, client: ClientKey) {
+    pub(crate) fn note_returned(&mut self, client: ClientKey) {
         let Some(id) = self.roll.clients.get(&client).and_then(|known| known.peer) else { return };
         let Some(group) = self.roll.peers.get(&id).map(Peer::group) else { return };
         self.hear(id, group);
@@ -131,7 +131,7 @@ impl MasterState {
     }
 
     /// Rule: who is away and dead, or does not come back in time, is lost.
-    pub(super) fn lose_the_away(&mut self) -> bool {
+    pub(crate) fn lose_the_away(&mut self) -> bool {
         let gone = self.roll.away.iter().filter_map(|id| {
             let peer = self.roll.peers.get(id)?;
             let away = peer.away.as_ref().filter(|away| self.roll.is_gone(peer, away))?;

@@ -1,16 +1,16 @@
 //! Who is heard, who is silent, who is late; and how a peer goes.
 
-use super::MasterState;
 use super::client::Phase;
-use super::group::{Group, Loss};
-use super::roll::Roll;
-use super::types::{ClientKey, Timestamp};
+use super::members::Roll;
+use crate::state::MasterState;
+use crate::state::groups::group::{Group, Loss};
+use crate::state::types::{ClientKey, Timestamp};
 use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Purpose, Text};
 
 impl Group {
     /// Members who let the time for the present ring pass, if that can be judged: while another member may be dead or
     /// a broken edge is being judged, nobody is blamed for a ring that cannot stand.
-    pub(super) fn late_members(&self, roll: &Roll) -> Vec<PeerId> {
+    pub(crate) fn late_members(&self, roll: &Roll) -> Vec<PeerId> {
         let due = self.net.planned_at + roll.options.ring_timeout;
         let members = || self.ring.iter().copied();
         let doubtful = |id: PeerId| !roll.peers.contains_key(&id) || roll.suspect(id);
@@ -21,7 +21,7 @@ impl Group {
     }
 
     /// When members who let the time for the present ring pass have to be judged.
-    pub(super) fn ring_deadline(&self, roll: &Roll) -> Option<Timestamp> {
+    pub(crate) fn ring_deadline(&self, roll: &Roll) -> Option<Timestamp> {
         if self.net.stands_since.is_some() {
             return None;
         }
@@ -34,7 +34,7 @@ impl Group {
 
 impl MasterState {
     /// Judges the deadlines that end in a drop.
-    pub(super) fn judge_deadlines(&mut self) {
+    pub(crate) fn judge_deadlines(&mut self) {
         let strangers: Vec<ClientKey> = self
             .roll
             .strangers()
@@ -90,7 +90,7 @@ impl MasterState {
     }
 
     /// Refuses a client: tells it why, closes, and treats the peer behind it, if any, as lost.
-    pub(super) fn refuse(&mut self, client: ClientKey, reason: KickReason) {
+    pub(crate) fn refuse(&mut self, client: ClientKey, reason: KickReason) {
         match self.roll.clients.get(&client).map(|client| client.peer) {
             Some(Some(id)) => self.kick(id, reason),
             Some(None) => {
@@ -104,7 +104,7 @@ impl MasterState {
     }
 
     /// Drops a peer for something that it did or that only its going can repair.
-    pub(super) fn kick(&mut self, id: PeerId, reason: KickReason) {
+    pub(crate) fn kick(&mut self, id: PeerId, reason: KickReason) {
         let Some(peer) = self.roll.peers.get(&id) else { return };
         let cause =
             if reason.code == KickCode::MasterStopping { Cause::MasterStopping } else { Cause::PeerDropped };
@@ -117,7 +117,7 @@ impl MasterState {
     }
 
     /// The connection of a client ended.
-    pub(super) fn lose_client(&mut self, client: ClientKey, text: &str) {
+    pub(crate) fn lose_client(&mut self, client: ClientKey, text: &str) {
         let Some(known) = self.roll.clients.get(&client) else { return };
         match known.peer.and_then(|id| Some((id, self.roll.peers.get(&id)?))) {
             Some((id, peer)) => {
@@ -136,7 +136,7 @@ impl MasterState {
     }
 
     /// A peer leaves on purpose.
-    pub(super) fn leave(&mut self, id: PeerId) {
+    pub(crate) fn leave(&mut self, id: PeerId) {
         let Some(peer) = self.roll.peers.get(&id) else { return };
         let loss =
             Loss { cause: Cause::PeerLeft, culprit: peer.culprit(id), silent_ms: 0, detail: Text::default() };
@@ -147,7 +147,7 @@ impl MasterState {
     }
 
     /// Forgets a peer. What follows from that is left to the rules.
-    pub(super) fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
+    pub(crate) fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
         let Some(peer) = self.roll.remove(id) else { return };
         self.measured.forget(id);
         self.note_lost_holder(peer.group(), id, loss);

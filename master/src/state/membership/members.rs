@@ -1,9 +1,9 @@
 //! Who is here: connections and registered peers; and what is the same for all rules, the time and the settings.
 //! Every rule may read it.
 
-use super::admit::Standing;
 use super::client::{Client, CommonVote, Peer, Phase};
-use super::types::{ClientKey, Options, Timestamp};
+use super::packet_guard::Standing;
+use crate::state::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
 use pccl_protocol::{Culprit, GroupId, PeerId, RunId, StateSource, WorldEpoch, WorldSizes};
 use std::borrow::Cow;
@@ -11,21 +11,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry};
 
 /// See the module's documentation.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Roll {
+pub(crate) struct Roll {
     #[serde(skip, default = "no_options")]
-    pub(super) options: Options,
+    pub(crate) options: Options,
     /// Time of the present input.
-    pub(super) now: Timestamp,
+    pub(crate) now: Timestamp,
     /// Time of the last tick: deadlines that end a grace are judged against it.
-    pub(super) tick: Timestamp,
-    pub(super) clients: BTreeMap<ClientKey, Client>,
+    pub(crate) tick: Timestamp,
+    pub(crate) clients: BTreeMap<ClientKey, Client>,
     /// Those of them that have not registered.
     strangers: BTreeSet<ClientKey>,
     /// Peers by when they were last heard, or earlier, see [`Roll::look_at_silence`]. Those that are away may be
     /// missing.
     heard: BTreeSet<(Timestamp, PeerId)>,
     /// Peers whose connection has ended.
-    pub(super) away: BTreeSet<PeerId>,
+    pub(crate) away: BTreeSet<PeerId>,
     /// Peers that wait to be let in.
     newcomers: BTreeSet<PeerId>,
     /// Who was found last not to have given a vote.
@@ -34,11 +34,11 @@ pub(super) struct Roll {
     /// Who has not given a vote, as long as nothing changes.
     #[serde(skip)]
     missing: BTreeMap<CommonVote, BTreeSet<PeerId>>,
-    pub(super) peers: BTreeMap<PeerId, Peer>,
+    pub(crate) peers: BTreeMap<PeerId, Peer>,
     /// Peers that went, the latest last. Verdicts may still have to name them.
     gone: VecDeque<Culprit>,
-    pub(super) world_epoch: WorldEpoch,
-    pub(super) registrations: u64,
+    pub(crate) world_epoch: WorldEpoch,
+    pub(crate) registrations: u64,
 }
 
 /// The settings are not a part of what is kept: a master has those with which it was started.
@@ -50,21 +50,21 @@ const fn no_options() -> Options {
 const GONE_MAX: usize = 1024;
 
 /// The sizes of the world at one time.
-pub(super) struct AllSizes {
+pub(crate) struct AllSizes {
     counts: BTreeMap<GroupId, u32>,
     common: WorldSizes,
 }
 
 impl AllSizes {
     /// As a member of `group` sees them.
-    pub(super) fn of(&self, group: GroupId) -> WorldSizes {
+    pub(crate) fn of(&self, group: GroupId) -> WorldSizes {
         WorldSizes { group: self.counts.get(&group).copied().unwrap_or(0), ..self.common }
     }
 }
 
 impl Roll {
     /// Nobody is here yet.
-    pub(super) fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options) -> Self {
         Self {
             options,
             now: Timestamp::default(),
@@ -84,7 +84,7 @@ impl Roll {
     }
 
     /// A peer goes. What it was called is remembered for a while.
-    pub(super) fn remove(&mut self, id: PeerId) -> Option<Peer> {
+    pub(crate) fn remove(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&id)?;
         self.forget_client(peer.client);
         self.away.remove(&id);
@@ -97,7 +97,7 @@ impl Roll {
     }
 
     /// Somebody has connected.
-    pub(super) fn connect(&mut self, key: ClientKey, client: Client) {
+    pub(crate) fn connect(&mut self, key: ClientKey, client: Client) {
         if let Entry::Vacant(place) = self.clients.entry(key) {
             place.insert(client);
             self.strangers.insert(key);
@@ -105,7 +105,7 @@ impl Roll {
     }
 
     /// A client has registered as this peer.
-    pub(super) fn add(&mut self, id: PeerId, peer: Peer) {
+    pub(crate) fn add(&mut self, id: PeerId, peer: Peer) {
         self.strangers.remove(&peer.client);
         self.heard.insert((peer.heard_at, id));
         if !peer.info.formed {
@@ -114,18 +114,18 @@ impl Roll {
         self.peers.insert(id, peer);
     }
 
-    pub(super) fn forget_client(&mut self, key: ClientKey) {
+    pub(crate) fn forget_client(&mut self, key: ClientKey) {
         self.clients.remove(&key);
         self.strangers.remove(&key);
     }
 
     /// Peers that wait to be let in.
-    pub(super) fn newcomers(&self) -> impl ExactSizeIterator<Item = (PeerId, &Peer)> {
+    pub(crate) fn newcomers(&self) -> impl ExactSizeIterator<Item = (PeerId, &Peer)> {
         self.newcomers.iter().map(|id| (*id, &self.peers[id]))
     }
 
     /// One of them is let in once its ring stands.
-    pub(super) fn connect_newcomer(&mut self, id: PeerId) {
+    pub(crate) fn connect_newcomer(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.phase = Phase::Connecting;
             self.newcomers.remove(&id);
@@ -133,13 +133,13 @@ impl Roll {
     }
 
     /// Clients that have not registered.
-    pub(super) fn strangers(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
+    pub(crate) fn strangers(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
         self.strangers.iter().filter_map(|key| Some((*key, self.clients.get(key)?)))
     }
 
     /// Finds out who has been silent for longest. Who was heard since it was last looked at moves back when it is at
     /// the front, and not with each packet.
-    pub(super) fn look_at_silence(&mut self) {
+    pub(crate) fn look_at_silence(&mut self) {
         while let Some((at, id)) = self.heard.first().copied() {
             // Of who is away it is known why nothing is heard.
             let here = self.peers.get(&id).filter(|peer| peer.away.is_none());
@@ -153,40 +153,40 @@ impl Roll {
     }
 
     /// All have another time at which they were last heard.
-    pub(super) fn sort_by_silence(&mut self) {
+    pub(crate) fn sort_by_silence(&mut self) {
         self.heard = self.peers.iter().map(|(id, peer)| (peer.heard_at, *id)).collect();
     }
 
     /// One that was away is back.
-    pub(super) fn come_back(&mut self, id: PeerId) {
+    pub(crate) fn come_back(&mut self, id: PeerId) {
         self.away.remove(&id);
         self.heard.extend(self.peers.get(&id).map(|peer| (peer.heard_at, id)));
     }
 
     /// When the one was heard that has been silent for longest.
-    pub(super) fn longest_silent(&self) -> Option<Timestamp> {
+    pub(crate) fn longest_silent(&self) -> Option<Timestamp> {
         self.heard.first().map(|(at, _)| *at)
     }
 
     /// How a peer was called that went not long ago.
-    pub(super) fn who_went(&self, id: PeerId) -> Option<&Culprit> {
+    pub(crate) fn who_went(&self, id: PeerId) -> Option<&Culprit> {
         self.gone.iter().rev().find(|culprit| culprit.peer == id)
     }
 
     /// Everybody has gone: what was counted and remembered begins anew.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.world_epoch = WorldEpoch(0);
         self.registrations = 0;
         self.gone.clear();
     }
 
     /// The set of accepted peers changes.
-    pub(super) fn begin_world_epoch(&mut self) {
+    pub(crate) fn begin_world_epoch(&mut self) {
         self.world_epoch = WorldEpoch(self.world_epoch.0 + 1);
     }
 
     /// Where `client` stands; `None` if the machine does not know it (any more).
-    pub(super) fn standing(&self, client: ClientKey) -> Option<Standing> {
+    pub(crate) fn standing(&self, client: ClientKey) -> Option<Standing> {
         let known = self.clients.get(&client)?;
         let Some(id) = known.peer else { return Some(Standing::Stranger(known.requests)) };
         let peer = self.peers.get(&id)?;
@@ -194,29 +194,29 @@ impl Roll {
     }
 
     /// Whether a peer has been silent for so long that it may be dead, or its connection has ended.
-    pub(super) fn suspect(&self, id: PeerId) -> bool {
+    pub(crate) fn suspect(&self, id: PeerId) -> bool {
         let is_silent = |peer: &Peer| self.now.since(peer.heard_at) > self.options.suspicion();
         self.peers.get(&id).is_some_and(|peer| peer.away.is_some() || is_silent(peer))
     }
 
     /// Whether a peer is here, and accepted.
-    pub(super) fn is_accepted(&self, id: PeerId) -> bool {
+    pub(crate) fn is_accepted(&self, id: PeerId) -> bool {
         self.peers.get(&id).is_some_and(Peer::accepted)
     }
 
     /// Peers whose votes for the whole run are needed.
-    pub(super) fn voters(&self) -> impl Iterator<Item = (PeerId, &Peer)> {
+    pub(crate) fn voters(&self) -> impl Iterator<Item = (PeerId, &Peer)> {
         self.peers.iter().filter(|(_, peer)| peer.has_a_say()).map(|(id, peer)| (*id, peer))
     }
 
     /// Who has not given a vote and has one.
-    pub(super) fn missing_for(&self, vote: CommonVote) -> Cow<'_, BTreeSet<PeerId>> {
+    pub(crate) fn missing_for(&self, vote: CommonVote) -> Cow<'_, BTreeSet<PeerId>> {
         let look = || self.voters().filter(|(_, peer)| !vote.is_given(peer)).map(|(id, _)| id).collect();
         self.missing.get(&vote).map_or_else(|| Cow::Owned(look()), Cow::Borrowed)
     }
 
     /// Many are about to ask who has not given a vote.
-    pub(super) fn remember_missing(&mut self, vote: CommonVote) {
+    pub(crate) fn remember_missing(&mut self, vote: CommonVote) {
         if !self.missing.contains_key(&vote) {
             let missing = self.missing_for(vote).into_owned();
             self.missing.insert(vote, missing);
@@ -224,12 +224,12 @@ impl Roll {
     }
 
     /// Others may be missing now.
-    pub(super) fn forget_missing(&mut self) {
+    pub(crate) fn forget_missing(&mut self) {
         self.missing.clear();
     }
 
     /// A peer has given a vote. Whether all have given it.
-    pub(super) fn note_voted(&mut self, id: PeerId, vote: CommonVote) -> bool {
+    pub(crate) fn note_voted(&mut self, id: PeerId, vote: CommonVote) -> bool {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.took_back.remove(&vote);
         }
@@ -251,13 +251,13 @@ impl Roll {
     }
 
     /// Newcomers whose rings are being connected.
-    pub(super) fn connecting(&self) -> impl Iterator<Item = PeerId> {
+    pub(crate) fn connecting(&self) -> impl Iterator<Item = PeerId> {
         let connects = |peer: &Peer| peer.phase == Phase::Connecting && !peer.info.formed;
         self.peers.iter().filter(move |(_, peer)| connects(peer)).map(|(id, _)| *id)
     }
 
     /// Accepted peers in the world.
-    pub(super) fn accepted_count(&self) -> u32 {
+    pub(crate) fn accepted_count(&self) -> u32 {
         count(self.peers.values().filter(|peer| peer.accepted()).count())
     }
 
@@ -271,12 +271,12 @@ impl Roll {
     }
 
     /// The sizes of the world as a member of `group` sees them.
-    pub(super) fn sizes(&self, group: GroupId) -> WorldSizes {
+    pub(crate) fn sizes(&self, group: GroupId) -> WorldSizes {
         self.all_sizes().of(group)
     }
 
     /// The sizes of the world as everybody sees them.
-    pub(super) fn all_sizes(&self) -> AllSizes {
+    pub(crate) fn all_sizes(&self) -> AllSizes {
         let counts = self.group_counts();
         let common = WorldSizes {
             world_epoch: self.world_epoch,
@@ -290,7 +290,7 @@ impl Roll {
     }
 
     /// Where `viewer` fetches shared state from `source`; `None` if they cannot meet.
-    pub(super) fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
+    pub(crate) fn state_source(&self, viewer: PeerId, source: PeerId) -> Option<StateSource> {
         let relayed = self.is_relayed((viewer, source));
         if !relayed && !self.may_meet((viewer, source)) {
             return None;
@@ -301,14 +301,14 @@ impl Roll {
     }
 
     /// Whether peers reach the master from one address.
-    pub(super) fn are_on_one_host(&self, peers: &[PeerId]) -> bool {
+    pub(crate) fn are_on_one_host(&self, peers: &[PeerId]) -> bool {
         let hosts: Vec<_> =
             peers.iter().filter_map(|id| Some(self.peers.get(id)?.remote.to_canonical())).collect();
         hosts.windows(2).all(|pair| pair[0] == pair[1])
     }
 
     /// Peers behind one address are in one place.
-    pub(super) fn places(&self, peers: &[PeerId]) -> Vec<usize> {
+    pub(crate) fn places(&self, peers: &[PeerId]) -> Vec<usize> {
         let mut hosts: Vec<IpAddr> = Vec::new();
         let mut place = |peer: &Peer| {
             let host = peer.remote.to_canonical();

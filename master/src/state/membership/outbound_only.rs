@@ -4,12 +4,12 @@
 //! only peers that can be reached. It stays that until it connects anew. Which edges there can be with it is the
 //! matter of [`Dials`].
 
-use super::MasterState;
 use super::client::{Peer, Phase};
-use super::edges::EdgeEnds;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use super::members::Roll;
+use crate::state::MasterState;
+use crate::state::groups::edges::EdgeEnds;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_planner::{Dialer, Dials};
 use pccl_protocol::{GroupId, KickCode, KickReason, M2c, PeerId, Text};
 use std::collections::BTreeMap;
@@ -19,45 +19,45 @@ const NAMED_MAX: usize = 4;
 
 impl Peer {
     /// Whether the master is to find out if others can dial it.
-    pub(super) const fn is_to_be_tested(&self, require_reachable: bool) -> bool {
+    pub(crate) const fn is_to_be_tested(&self, require_reachable: bool) -> bool {
         self.info.outbound_only.is_none() && !require_reachable && !self.tried
     }
 }
 
 impl Roll {
     /// Whether nobody can dial a peer.
-    pub(super) fn is_outbound_only(&self, id: PeerId) -> bool {
+    pub(crate) fn is_outbound_only(&self, id: PeerId) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.outbound_only)
     }
 
     /// Who of these can dial whom.
-    pub(super) fn dials(&self, peers: &[PeerId]) -> Dials {
+    pub(crate) fn dials(&self, peers: &[PeerId]) -> Dials {
         let hidden: Dials = peers.iter().copied().filter(|id| self.is_outbound_only(*id)).collect();
         hidden.with_relay(self.options.relay.is_some())
     }
 
     /// Whether two peers meet at the relay, if they do.
-    pub(super) fn is_relayed(&self, ends: EdgeEnds) -> bool {
+    pub(crate) fn is_relayed(&self, ends: EdgeEnds) -> bool {
         self.options.relay.is_some() && !self.may_meet(ends)
     }
 
     /// Whether one of two peers can dial the other one.
-    pub(super) fn may_meet(&self, ends: EdgeEnds) -> bool {
+    pub(crate) fn may_meet(&self, ends: EdgeEnds) -> bool {
         !(self.is_outbound_only(ends.0) && self.is_outbound_only(ends.1))
     }
 
     /// Whether the receiving end of an edge dials.
-    pub(super) fn dials_back(&self, ends: EdgeEnds) -> bool {
+    pub(crate) fn dials_back(&self, ends: EdgeEnds) -> bool {
         self.dials(&[ends.0, ends.1]).dialer(ends.0, ends.1) == Some(Dialer::Receiver)
     }
 
     /// Who dials for an edge, and who is dialed.
-    pub(super) fn dialed(&self, (from, to): EdgeEnds) -> EdgeEnds {
+    pub(crate) fn dialed(&self, (from, to): EdgeEnds) -> EdgeEnds {
         if self.dials_back((from, to)) { (to, from) } else { (from, to) }
     }
 
     /// Why a peer that says that nobody can dial it is not taken.
-    pub(super) fn admit_outbound(&self, outbound_only: Option<bool>) -> Result<(), KickReason> {
+    pub(crate) fn admit_outbound(&self, outbound_only: Option<bool>) -> Result<(), KickReason> {
         if outbound_only == Some(true) && self.options.require_reachable {
             let text = "this master takes only peers that others can dial (--require-reachable), and this one says \
                         that it is outbound-only";
@@ -67,7 +67,7 @@ impl Roll {
     }
 
     /// From now on nobody dials a peer. It hears what that means; `why` is what the master found.
-    pub(super) fn note_outbound_only(&mut self, out: &mut Outbox, id: PeerId, why: Option<&str>) {
+    pub(crate) fn note_outbound_only(&mut self, out: &mut Outbox, id: PeerId, why: Option<&str>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.outbound_only = true;
         peer.closed.clear();
@@ -124,7 +124,7 @@ impl Roll {
     }
 
     /// Why these cannot all be in one ring, and what would help.
-    pub(super) fn why_no_ring(&self, members: &[PeerId]) -> String {
+    pub(crate) fn why_no_ring(&self, members: &[PeerId]) -> String {
         let hidden: Vec<PeerId> = members.iter().copied().filter(|id| self.is_outbound_only(*id)).collect();
         let others = members.len() - hidden.len();
         format!(
@@ -137,7 +137,7 @@ impl Roll {
     }
 
     /// Why two peers have no connection, if nobody can make one.
-    pub(super) fn why_apart(&self, ends: EdgeEnds) -> Option<String> {
+    pub(crate) fn why_apart(&self, ends: EdgeEnds) -> Option<String> {
         (!self.may_meet(ends)).then(|| {
             let both = [ends.0, ends.1];
             format!("both are outbound-only: let others reach one of {}", self.list_hidden(&both))
@@ -151,7 +151,7 @@ impl Roll {
     }
 
     /// Of newcomers that may be let in otherwise, those for which their rings have room, and whose ports were tried.
-    pub(super) fn with_room(&self, newcomers: Vec<PeerId>) -> Vec<PeerId> {
+    pub(crate) fn with_room(&self, newcomers: Vec<PeerId>) -> Vec<PeerId> {
         let mut of_group: BTreeMap<GroupId, Vec<(u64, PeerId)>> = BTreeMap::new();
         for id in newcomers {
             let Some(peer) = self.peers.get(&id) else { continue };
@@ -173,7 +173,7 @@ impl Roll {
 
     /// Why a newcomer waits although the others would let it in: its ports are being tried, or its ring has no room for
     /// one more that cannot be dialed.
-    pub(super) fn why_outside(&self, id: PeerId) -> Option<String> {
+    pub(crate) fn why_outside(&self, id: PeerId) -> Option<String> {
         let peer = self.peers.get(&id).filter(|peer| peer.phase == Phase::Pending && !peer.info.formed)?;
         if peer.is_to_be_tested(self.options.require_reachable) {
             return Some(
@@ -187,7 +187,7 @@ impl Roll {
     }
 
     /// Newcomers whose ports are being tried, and those for which there is no room: since when, and the sentence.
-    pub(super) fn outside_waits(&self) -> Vec<(Timestamp, String)> {
+    pub(crate) fn outside_waits(&self) -> Vec<(Timestamp, String)> {
         let of = |(id, peer): (&PeerId, &Peer)| {
             let why = self.why_outside(*id)?;
             Some((peer.registered_at, format!("{}: {why}", self.name_of(*id))))
@@ -199,7 +199,7 @@ impl Roll {
 impl MasterState {
     /// A ring cannot separate all of its members that nobody can dial: those of them that came last go, newcomers
     /// first. Whether there were such.
-    pub(super) fn drop_who_cannot_be_separated(&mut self, group_id: GroupId, members: &[PeerId]) -> bool {
+    pub(crate) fn drop_who_cannot_be_separated(&mut self, group_id: GroupId, members: &[PeerId]) -> bool {
         let dials = self.roll.dials(members);
         if dials.have_ring(members) {
             return false;

@@ -3,19 +3,19 @@
 //! Only what no delay can explain is refused. A packet that was sent before its sender could know of a change is legal
 //! and is answered; see the rules of each vote.
 
-use super::MasterState;
 use super::client::{Peer, Phase};
-use super::group::Op;
-use super::groups::Groups;
-use super::roll::Roll;
-use super::work::Work;
+use super::members::Roll;
+use crate::state::MasterState;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::group::Op;
+use crate::state::operations::work::Work;
 use pccl_protocol::{
     C2m, CollectiveKind, GroupId, Initiate, KickCode, KickReason, OpId, PeerId, Register, limits,
 };
 
 /// Where the sender of a packet stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// Connected, not registered; how often it has asked for the status.
     Stranger(u32),
     /// Registered.
@@ -33,13 +33,13 @@ impl Standing {
     }
 }
 
-pub(super) fn protocol(text: impl Into<String>) -> KickReason {
+pub(crate) fn protocol(text: impl Into<String>) -> KickReason {
     KickReason::new(KickCode::Protocol, text)
 }
 
 impl MasterState {
     /// Decides whether a client may send this packet now.
-    pub(super) fn admit(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
+    pub(crate) fn admit(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
         use Phase::{Accepted, Connecting, Pending};
         use Standing::{Peer as Known, Stranger};
         if let Known(id, group, phase) = who
@@ -172,7 +172,7 @@ impl MasterState {
     }
 
     /// A vote whose caller's thread can be in nothing else meanwhile.
-    pub(super) fn admit_blocking_vote(
+    pub(crate) fn admit_blocking_vote(
         &self,
         id: PeerId,
         group: GroupId,

@@ -1,28 +1,28 @@
 //! What the master itself finds out about the ports of peers, and what is said of them.
 
 use super::client::{Peer, Phase};
-use super::edges::EdgeEnds;
-use super::groups::Groups;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::{Action, Timestamp};
+use super::members::Roll;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::edges::EdgeEnds;
+use crate::state::outbox::Outbox;
+use crate::state::types::{Action, Timestamp};
 use core::net::IpAddr;
 use pccl_protocol::{M2c, PeerId, ReachTarget, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port of a peer that the master has not reached.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Closed {
-    pub(super) is_state: bool,
+pub(crate) struct Closed {
+    pub(crate) is_state: bool,
     since: Timestamp,
-    pub(super) why: String,
+    pub(crate) why: String,
     /// The others have been asked.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
 }
 
 impl Roll {
     /// Has the listeners of a peer tried that has just registered, unless it says that nobody can reach them.
-    pub(super) fn begin_to_dial(&mut self, out: &mut Outbox, id: PeerId) {
+    pub(crate) fn begin_to_dial(&mut self, out: &mut Outbox, id: PeerId) {
         let Some(peer) = self.peers.get(&id) else { return };
         if peer.info.outbound_only == Some(true) {
             return self.note_outbound_only(out, id, None);
@@ -31,7 +31,7 @@ impl Roll {
     }
 
     /// Has the listeners of a peer tried.
-    pub(super) fn try_listeners(&self, out: &mut Outbox, id: PeerId) {
+    pub(crate) fn try_listeners(&self, out: &mut Outbox, id: PeerId) {
         let Some(peer) = self.peers.get(&id) else { return };
         let target = peer.reach_target(id, peer);
         let (group, limit) = (peer.group(), self.options.dial_timeout);
@@ -39,7 +39,7 @@ impl Roll {
     }
 
     /// Which ports of a peer the master has not reached: whether that of its state, and why.
-    pub(super) fn record_reached(
+    pub(crate) fn record_reached(
         &mut self,
         groups: &Groups,
         out: &mut Outbox,
@@ -82,7 +82,7 @@ impl Roll {
     }
 
     /// Nobody reaches a port of a peer, or both, in one sentence.
-    pub(super) fn nobody_reaches(&self, id: PeerId, who: &str, is_state: bool) -> String {
+    pub(crate) fn nobody_reaches(&self, id: PeerId, who: &str, is_state: bool) -> String {
         let Some(peer) = self.peers.get(&id) else { return format!("nobody reaches {who}") };
         let target = peer.reach_target(id, peer);
         let [data, state] = [target.p2p_port, target.state_port].map(|port| target.hosts.listed(port));
@@ -96,7 +96,7 @@ impl Roll {
     }
 
     /// Ports that nobody is known to reach: since when, and the sentence.
-    pub(super) fn closed_waits(&self) -> Vec<(Timestamp, String)> {
+    pub(crate) fn closed_waits(&self) -> Vec<(Timestamp, String)> {
         let of = |id: &PeerId| {
             let since =
                 self.peers.get(id).into_iter().flat_map(|peer| &peer.closed).map(|closed| closed.since);
@@ -106,7 +106,7 @@ impl Roll {
     }
 
     /// Somebody reaches this port of a peer.
-    pub(super) fn note_reached(&mut self, id: PeerId, is_state: bool) {
+    pub(crate) fn note_reached(&mut self, id: PeerId, is_state: bool) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.closed.retain(|closed| closed.is_state != is_state);
         }
@@ -114,7 +114,7 @@ impl Roll {
 
     /// For how many edges that cannot be built each end is the likelier cause: the one that is to be reached if the
     /// master does not reach it either, and the one that dials if the master does.
-    pub(super) fn blame(&self, forbidden: &BTreeSet<EdgeEnds>) -> BTreeMap<PeerId, u32> {
+    pub(crate) fn blame(&self, forbidden: &BTreeSet<EdgeEnds>) -> BTreeMap<PeerId, u32> {
         let is_closed = |id: &PeerId| {
             self.peers.get(id).is_some_and(|peer| peer.closed.iter().any(|closed| !closed.is_state))
         };
@@ -131,12 +131,12 @@ impl Roll {
 
 impl Peer {
     /// Where `viewer` reaches this peer.
-    pub(super) fn reach_target(&self, id: PeerId, viewer: &Self) -> ReachTarget {
+    pub(crate) fn reach_target(&self, id: PeerId, viewer: &Self) -> ReachTarget {
         self.reach_target_in(id, viewer.view())
     }
 
     /// Where who has this [`view`](super::client::view) reaches this peer.
-    pub(super) fn reach_target_in(&self, id: PeerId, view: Option<IpAddr>) -> ReachTarget {
+    pub(crate) fn reach_target_in(&self, id: PeerId, view: Option<IpAddr>) -> ReachTarget {
         ReachTarget {
             peer: id,
             hosts: self.hosts_in(view),

@@ -1,11 +1,11 @@
 //! Examinations: how the master sees a machine that is about to take part, and whether it reaches its ports. Nothing of
 //! the run depends on them, and no peer hears of them.
 
-use super::MasterState;
-use super::admit::Standing;
 use super::client::{Client, Peer, candidates, view};
-use super::roll::Roll;
-use super::types::{Action, ClientKey};
+use super::members::Roll;
+use super::packet_guard::Standing;
+use crate::state::MasterState;
+use crate::state::types::{Action, ClientKey};
 use pccl_protocol::{
     Examine, Examined, ExaminedPeer, GroupId, Host, Hosts, M2c, PeerId, ReachTarget, Text, Unreached, limits,
 };
@@ -40,19 +40,19 @@ impl Roll {
     }
 
     /// Whether somebody is examined under this identity.
-    pub(super) fn examines(&self, id: PeerId) -> bool {
+    pub(crate) fn examines(&self, id: PeerId) -> bool {
         self.examined(id).is_some()
     }
 
     /// Whether nobody can be examined under this identity: it is that of a peer, or of another examination.
-    pub(super) fn is_taken(&self, id: PeerId) -> bool {
+    pub(crate) fn is_taken(&self, id: PeerId) -> bool {
         self.peers.contains_key(&id) || self.examines(id)
     }
 }
 
 impl MasterState {
     /// Has the ports of a machine tried. A second question before the answer takes the place of the first one.
-    pub(super) fn record_examination(&mut self, key: ClientKey, who: Standing, asked: Examine) {
+    pub(crate) fn record_examination(&mut self, key: ClientKey, who: Standing, asked: Examine) {
         self.roll.count_question(key, who);
         let (now, limit) = (self.roll.now, self.roll.options.dial_timeout.min(LIMIT));
         let is_encrypted = self.roll.options.is_encrypted();
@@ -81,7 +81,7 @@ impl MasterState {
     }
 
     /// The ports of a machine have been tried: whether that of its state was not reached, and why.
-    pub(super) fn answer_examination(&mut self, id: PeerId, closed: Vec<(bool, String)>, unix_us: u64) {
+    pub(crate) fn answer_examination(&mut self, id: PeerId, closed: Vec<(bool, String)>, unix_us: u64) {
         let Some(key) = self.roll.examined(id) else { return };
         let is_encrypted = self.roll.options.is_encrypted();
         let Some(client) = self.roll.clients.get_mut(&key) else { return };

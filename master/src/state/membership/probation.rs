@@ -3,10 +3,10 @@
 //! one.
 
 use super::client::{Peer, Phase};
-use super::groups::Groups;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use super::members::Roll;
+use crate::state::groups::all_groups::Groups;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_protocol::{M2c, PeerId, Text};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +35,7 @@ struct Record {
 
 /// Addresses whose peers were dropped because of ports.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Probation {
+pub(crate) struct Probation {
     records: BTreeMap<Address, Record>,
     /// By the identities of those who were dropped.
     identities: BTreeMap<PeerId, Address>,
@@ -90,7 +90,7 @@ fn address_of(peer: &Peer) -> Address {
 
 impl Probation {
     /// A peer is about to be dropped because of ports that cannot be reached.
-    pub(super) fn put(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId) {
+    pub(crate) fn put(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId) {
         let Some(peer) = roll.peers.get(&id) else { return };
         let address = self.address_of(peer);
         self.dropped(id, address.clone(), roll.now);
@@ -116,7 +116,7 @@ impl Probation {
     }
 
     /// Newcomers that may be let in.
-    pub(super) fn admissible(&self, roll: &Roll, groups: &Groups) -> Vec<PeerId> {
+    pub(crate) fn admissible(&self, roll: &Roll, groups: &Groups) -> Vec<PeerId> {
         let may = |peer: &Peer| {
             self.waits_until(roll, peer).is_none()
                 && groups.lateness(roll, peer).is_none()
@@ -126,17 +126,17 @@ impl Probation {
     }
 
     /// When the next newcomer may be let in that has to wait.
-    pub(super) fn deadline(&self, roll: &Roll) -> Option<Timestamp> {
+    pub(crate) fn deadline(&self, roll: &Roll) -> Option<Timestamp> {
         roll.newcomers().filter_map(|(_, peer)| self.waits_until(roll, peer)).min()
     }
 
     /// Why a newcomer is not let in.
-    pub(super) fn blocks(&self, roll: &Roll, peer: &Peer) -> Option<String> {
+    pub(crate) fn blocks(&self, roll: &Roll, peer: &Peer) -> Option<String> {
         self.waits_until(roll, peer).map(|until| why_it_waits(peer, until.since(roll.now)))
     }
 
     /// A newcomer hears why it has to wait.
-    pub(super) fn warn(&self, roll: &Roll, out: &mut Outbox, id: PeerId) {
+    pub(crate) fn warn(&self, roll: &Roll, out: &mut Outbox, id: PeerId) {
         let Some(peer) = roll.peers.get(&id) else { return };
         if let Some(until) = self.until_of(roll, peer) {
             let text = why_it_waits(peer, until.since(roll.now));

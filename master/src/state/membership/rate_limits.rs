@@ -2,10 +2,10 @@
 //! which they come. Who is faster is read more slowly, and never dropped: a program may be as fast as it likes, and
 //! what it sends waits in its own buffers.
 
-use super::MasterState;
-use super::admit::Standing;
 use super::client::Phase;
-use super::types::{ClientKey, Options, Timestamp};
+use super::packet_guard::Standing;
+use crate::state::MasterState;
+use crate::state::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
 use pccl_protocol::{C2m, KickCode, KickReason, limits};
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ fn counted(packet: &C2m, options: &Options) -> Option<Counted> {
 
 /// What a client has used of what it may do.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Allowance {
+pub(crate) struct Allowance {
     used: BTreeMap<Subject, Bucket<Timestamp>>,
     answers: Option<Bucket<Timestamp>>,
     /// Before this nothing more of the client should be read.
@@ -106,7 +106,7 @@ impl Allowance {
     }
 
     /// Whether a question may be answered now; otherwise how long it takes until then.
-    pub(super) fn may_answer(
+    pub(crate) fn may_answer(
         &mut self,
         phase: Option<Phase>,
         now: Timestamp,
@@ -120,7 +120,7 @@ impl Allowance {
 
 /// Joins of each network.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Joins(BTreeMap<Network, Bucket<Timestamp>>);
+pub(crate) struct Joins(BTreeMap<Network, Bucket<Timestamp>>);
 
 impl Joins {
     fn take(&mut self, from: IpAddr, now: Timestamp) -> Result<(), KickReason> {
@@ -144,7 +144,7 @@ impl Joins {
 
 impl MasterState {
     /// Counts a packet, and refuses a join if there are too many from its network.
-    pub(super) fn count(&mut self, client: ClientKey, packet: &C2m) -> Result<(), KickReason> {
+    pub(crate) fn count(&mut self, client: ClientKey, packet: &C2m) -> Result<(), KickReason> {
         let now = self.roll.now;
         let Some(known) = self.roll.clients.get_mut(&client) else { return Ok(()) };
         if let C2m::Register(_) = packet {

@@ -4,14 +4,14 @@
 //! The master itself tries the listeners of each peer that registers. What it finds is a hint: the peer is warned, and
 //! the others are asked, since they may reach what the master does not, and the other way round.
 
-use super::MasterState;
 use super::client::{Peer, Phase};
-use super::edges::{EdgeEnds, Mark, Severity};
-use super::group::Group;
-use super::groups::Groups;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use super::members::Roll;
+use crate::state::MasterState;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::edges::{EdgeEnds, Mark, Severity};
+use crate::state::groups::group::Group;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_planner::{Candidate, largest_ring};
 use pccl_protocol::{
     GroupEpoch, GroupId, KickCode, KickReason, M2c, PeerId, Purpose, ReachPlan, ReachReport, Text,
@@ -48,7 +48,7 @@ enum Reason {
 
 /// The question to all members of a group whom they reach.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Check {
+pub(crate) struct Check {
     number: u64,
     since: Timestamp,
     due: Timestamp,
@@ -65,14 +65,14 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) fn extend(&mut self, gap: Duration, past: impl Fn(&mut Timestamp)) {
+    pub(crate) fn extend(&mut self, gap: Duration, past: impl Fn(&mut Timestamp)) {
         // A deadline, and not a time in the past.
         self.due = self.due + gap;
         self.settled.iter_mut().for_each(past);
     }
 
     /// Whether this peer is one of those that the others are asked about.
-    pub(super) fn asks_about(&self, id: PeerId) -> bool {
+    pub(crate) fn asks_about(&self, id: PeerId) -> bool {
         self.targets.contains(&id)
     }
 
@@ -128,7 +128,7 @@ impl Check {
 
 /// Questions to groups.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Checks {
+pub(crate) struct Checks {
     /// How many there were so far.
     asked: u64,
 }
@@ -136,7 +136,7 @@ pub(super) struct Checks {
 impl Checks {
     /// Rule: the members of a group are asked whom they reach when an edge of their ring could not be built, when the
     /// ring does not stand in time, and when the master does not reach one of them.
-    pub(super) fn begin(&mut self, groups: &mut Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn begin(&mut self, groups: &mut Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
         let due = |(id, group): (&GroupId, &Group)| Some((*id, group.wants_check(roll)?));
         let due: Vec<_> = groups.iter().filter_map(due).collect();
         let fired = !due.is_empty();
@@ -175,7 +175,7 @@ impl Checks {
 
 impl Group {
     /// When the members of a ring that does not stand are asked why; `None` if they are not.
-    pub(super) fn overdue_since(&self, roll: &Roll) -> Option<Timestamp> {
+    pub(crate) fn overdue_since(&self, roll: &Roll) -> Option<Timestamp> {
         let asks = self.reach.check.is_none()
             && self.reach.overdue_checked != self.net.since
             && self.net.edges.any_missing(Purpose::Ring, |id| roll.peers.contains_key(&id));
@@ -183,12 +183,12 @@ impl Group {
     }
 
     /// When answers are not waited for any longer.
-    pub(super) fn check_deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn check_deadline(&self) -> Option<Timestamp> {
         self.reach.check.as_ref().filter(|check| check.settled.is_none()).map(|check| check.due)
     }
 
     /// A packet of a peer came; after a silence in which it may have stood still, what was found of it is not true.
-    pub(super) fn note_silence(&mut self, roll: &Roll, id: PeerId, silent: Duration) {
+    pub(crate) fn note_silence(&mut self, roll: &Roll, id: PeerId, silent: Duration) {
         let suspicious = silent > roll.options.suspicion();
         let check = self.reach.check.as_mut();
         if let Some(check) = check.filter(|check| suspicious && check.asked.contains_key(&id)) {
@@ -243,7 +243,7 @@ impl Group {
         });
     }
 
-    pub(super) fn record_reach_report(&mut self, id: PeerId, report: ReachReport) {
+    pub(crate) fn record_reach_report(&mut self, id: PeerId, report: ReachReport) {
         let Some(check) = self.reach.check.as_mut().filter(|check| check.number == report.check) else {
             return;
         };
@@ -343,7 +343,7 @@ impl Group {
 
 impl MasterState {
     /// Rule: what the members have found is judged when all have answered, or the time is over.
-    pub(super) fn judge_checks(&mut self) -> bool {
+    pub(crate) fn judge_checks(&mut self) -> bool {
         let mut fired = false;
         for group_id in self.groups.keys().copied().collect::<Vec<_>>() {
             let Some(group) = self.groups.get_mut(&group_id) else { continue };
@@ -386,7 +386,7 @@ impl MasterState {
     }
 
     /// No ring goes with all members: the largest one that goes is next, and the others are dropped.
-    pub(super) fn make_room_for_a_ring(
+    pub(crate) fn make_room_for_a_ring(
         &mut self,
         group_id: GroupId,
         members: &[PeerId],

@@ -1,9 +1,9 @@
 //! A plain picture of the state, for a status line and for tests; and what must always hold.
 
-use super::MasterState;
-use super::client::Phase;
-use super::group::{Op, Sync};
-use super::types::ClientKey;
+use crate::state::MasterState;
+use crate::state::groups::group::{Op, Sync};
+use crate::state::membership::client::Phase;
+use crate::state::types::ClientKey;
 use pccl_protocol::{
     Algorithm, GroupEpoch, GroupId, LinkGeneration, OpId, PeerId, Revision, SyncId, WorldEpoch,
 };
@@ -210,6 +210,6 @@ impl MasterState {
     }
 }
 
-fn ops(group: &super::group::Group, wanted: impl Fn(&Op) -> bool) -> Vec<OpId> {
+fn ops(group: &crate::state::groups::group::Group, wanted: impl Fn(&Op) -> bool) -> Vec<OpId> {
     group.work.ops.iter().filter(|(_, op)| wanted(op)).map(|(id, _)| *id).collect()
 }

@@ -1,12 +1,12 @@
 //! The answer to whoever asks how the run is.
 
-use super::MasterState;
-use super::admit::{Standing, protocol};
-use super::client::{Peer, Phase};
-use super::group::Group;
-use super::measured::Measured;
-use super::roll::Roll;
-use super::types::{ClientKey, Timestamp};
+use crate::state::MasterState;
+use crate::state::groups::group::Group;
+use crate::state::membership::client::{Peer, Phase};
+use crate::state::membership::members::Roll;
+use crate::state::membership::packet_guard::{Standing, protocol};
+use crate::state::optimise::measured::Measured;
+use crate::state::types::{ClientKey, Timestamp};
 use pccl_protocol::{
     EdgeRate, GroupId, Host, KickReason, M2c, MeasuredEdge, PeerId, PeerStage, RatedPeer, Rates,
     RatesRequest, RequestId, Status, StatusGroup, StatusLead, StatusPeer, StatusWait, Term, Text, WorldSizes,
@@ -19,7 +19,7 @@ use std::{
 
 /// Who wants to know how the run is.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct StatusRequests {
+pub(crate) struct StatusRequests {
     /// Clients that have asked since the rules ran last.
     fresh: BTreeSet<ClientKey>,
     /// Clients that ask too often to be answered at once, and when they are answered.
@@ -28,7 +28,7 @@ pub(super) struct StatusRequests {
 
 impl StatusRequests {
     /// When the next one is answered that was put off.
-    pub(super) fn deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn deadline(&self) -> Option<Timestamp> {
         self.later.values().min().copied()
     }
 
@@ -43,7 +43,7 @@ impl StatusRequests {
 
 impl Group {
     /// The slowest edge of a ring, if all of them have been measured.
-    pub(super) fn slowest_edge(&self, measured: &Measured) -> Option<EdgeRate> {
+    pub(crate) fn slowest_edge(&self, measured: &Measured) -> Option<EdgeRate> {
         if self.ring.len() < 2 {
             return None;
         }
@@ -55,14 +55,14 @@ impl Group {
 
 impl Roll {
     /// A client that has not registered may ask a few times only.
-    pub(super) fn count_question(&mut self, client: ClientKey, who: Standing) {
+    pub(crate) fn count_question(&mut self, client: ClientKey, who: Standing) {
         if let (Standing::Stranger(_), Some(client)) = (who, self.clients.get_mut(&client)) {
             client.requests = client.requests.saturating_add(1);
         }
     }
 
     /// A peer asks one question after the other, from few threads.
-    pub(super) fn admit_question(&self, id: PeerId) -> Result<(), KickReason> {
+    pub(crate) fn admit_question(&self, id: PeerId) -> Result<(), KickReason> {
         let client = self.peers.get(&id).and_then(|peer| self.clients.get(&peer.client));
         match client.map_or(0, |client| client.questions.len()) {
             open if open < limits::MAX_OPEN_QUESTIONS => Ok(()),
@@ -98,7 +98,7 @@ impl Roll {
 }
 
 impl MasterState {
-    pub(super) fn record_question(&mut self, client: ClientKey, who: Standing, request: RequestId) {
+    pub(crate) fn record_question(&mut self, client: ClientKey, who: Standing, request: RequestId) {
         self.roll.count_question(client, who);
         let Some(known) = self.roll.clients.get_mut(&client) else { return };
         known.questions.push_back(request);
@@ -109,7 +109,7 @@ impl MasterState {
 
     /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
     /// Who asks often is answered later.
-    pub(super) fn answer_status_requests(&mut self) {
+    pub(crate) fn answer_status_requests(&mut self) {
         let due = self.asked.take_due(self.roll.now);
         let mut known: BTreeMap<Option<GroupId>, Status> = BTreeMap::new();
         for client in due {
@@ -140,7 +140,7 @@ impl MasterState {
         (group, requests)
     }
 
-    pub(super) fn record_rates_request(&mut self, client: ClientKey, who: Standing, asked: RatesRequest) {
+    pub(crate) fn record_rates_request(&mut self, client: ClientKey, who: Standing, asked: RatesRequest) {
         self.roll.count_question(client, who);
         let group = asked.group.or_else(|| self.groups.keys().next().copied());
         let found = group.and_then(|id| Some((id, self.groups.get(&id)?)));

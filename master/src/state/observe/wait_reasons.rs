@@ -1,19 +1,19 @@
 //! One sentence for everything that waits: for whom. Since when stands beside it: a sentence changes only with what it
 //! says.
 
-use super::MasterState;
-use super::client::{CommonVote, Peer, Phase};
-use super::group::{Group, Op, Sync, VoterReport};
-use super::groups::Groups;
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::MasterState;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::group::{Group, Op, Sync, VoterReport};
+use crate::state::membership::client::{CommonVote, Peer, Phase};
+use crate::state::membership::members::Roll;
+use crate::state::types::Timestamp;
 use pccl_protocol::{GroupId, OpId, PeerId, Purpose, Text};
 use std::collections::BTreeSet;
 
 impl MasterState {
     /// As [`MasterState::blocked_for`]. Many ask as long as one is waited for, so who that is is remembered until
     /// something changes.
-    pub(super) fn blocked_for_beat(&mut self, id: PeerId) -> Option<Text> {
+    pub(crate) fn blocked_for_beat(&mut self, id: PeerId) -> Option<Text> {
         let Self { roll, out, .. } = self;
         let is_given = |vote: &CommonVote| roll.peers.get(&id).is_some_and(|peer| vote.is_given(peer));
         let given = CommonVote::ALL.into_iter().filter(|vote| !out.changed && is_given(vote));
@@ -22,7 +22,7 @@ impl MasterState {
     }
 
     /// What something that `id` voted for waits for, if anything does.
-    pub(super) fn blocked_for(&self, id: PeerId) -> Option<Text> {
+    pub(crate) fn blocked_for(&self, id: PeerId) -> Option<Text> {
         let peer = self.roll.peers.get(&id)?;
         let forming = self.formings.sentence_for(&self.roll, id);
         let sentence = forming.or_else(|| self.blocked_round(id, peer)).or_else(|| {
@@ -74,7 +74,7 @@ impl MasterState {
     }
 
     /// Everything that waits: since when, and the sentence.
-    pub(super) fn waits(&self) -> Vec<(Timestamp, String)> {
+    pub(crate) fn waits(&self) -> Vec<(Timestamp, String)> {
         let (roll, groups) = (&self.roll, &self.groups);
         let ring =
             |(id, group): (&GroupId, &Group)| Some((group.net.planned_at, group.ring_sentence(roll, *id)?));
@@ -118,7 +118,7 @@ impl Roll {
     }
 
     /// Who or what keeps the next round from beginning.
-    pub(super) fn missing_for_world(&self) -> String {
+    pub(crate) fn missing_for_world(&self) -> String {
         if self.missing_for(CommonVote::Topology).is_empty() {
             let outside = self.outside_waits().into_iter().next();
             let outside = outside.map_or(String::new(), |(_, text)| format!(" ({text})"));
@@ -142,12 +142,12 @@ impl Roll {
     }
 
     /// Who keeps the pending query from being answered.
-    pub(super) fn missing_for_pending(&self) -> String {
+    pub(crate) fn missing_for_pending(&self) -> String {
         self.list_voters_without(CommonVote::Pending)
     }
 
     /// Who keeps an optimisation from beginning.
-    pub(super) fn missing_for_optimization(&self) -> String {
+    pub(crate) fn missing_for_optimization(&self) -> String {
         format!("the vote of {}", self.list_voters_without(CommonVote::Optimize))
     }
 
@@ -158,7 +158,7 @@ impl Roll {
 
 impl Group {
     /// What its ring waits for, if it does not stand.
-    pub(super) fn ring_sentence(&self, roll: &Roll, id: GroupId) -> Option<String> {
+    pub(crate) fn ring_sentence(&self, roll: &Roll, id: GroupId) -> Option<String> {
         if self.ring_confirmed(roll) {
             return None;
         }

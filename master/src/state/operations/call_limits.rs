@@ -1,17 +1,17 @@
 //! A caller gives up what it has voted for: because its limit has passed, or because it wants no result. The outcome
 //! is one for all, unless it has been decided before; those who vote for that attempt later learn it.
 
-use super::forming::Formings;
-use super::group::{GivenUp, Op, Sync, WhyGivenUp};
-use super::groups::Groups;
-use super::roll::Roll;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::group::{GivenUp, Op, Sync, WhyGivenUp};
+use crate::state::groups::group_creation::Formings;
+use crate::state::membership::members::Roll;
 use pccl_protocol::{CallKind, Cause, GiveUp, GroupId, Operation, PeerId, Phase, Text, Verdict, VoteRef};
 
 /// Peers that a verdict names as those who were waited for; the details count the rest.
 const WAITED_MAX: usize = 8;
 
 impl Groups {
-    pub(super) fn record_give_up(
+    pub(crate) fn record_give_up(
         &mut self,
         formings: &mut Formings,
         id: PeerId,
@@ -54,7 +54,7 @@ impl Groups {
     }
 
     /// The verdict for an operation that somebody gave up while the `open` peers were waited for.
-    pub(super) fn given_up_verdict(
+    pub(crate) fn given_up_verdict(
         &self,
         roll: &Roll,
         operation: (Operation, Phase, u64),
@@ -86,7 +86,7 @@ impl Groups {
 
 impl Roll {
     /// The verdict for an operation that somebody gave up while nobody else was waited for.
-    pub(super) fn verdict_of_giving_up(
+    pub(crate) fn verdict_of_giving_up(
         &self,
         (operation, phase, bytes_done): (Operation, Phase, u64),
         GivenUp { by, why }: GivenUp,

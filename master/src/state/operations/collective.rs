@@ -1,12 +1,12 @@
 //! Collectives: votes, commencement, outcomes.
 
-use super::client::Peer;
-use super::group::{BrokenEdge, GivenUp, Group, Loss, Op, Participant};
-use super::groups::Groups;
-use super::ops::Gate;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use super::pending::Gate;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::group::{BrokenEdge, GivenUp, Group, Loss, Op, Participant};
+use crate::state::membership::client::Peer;
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     Algorithm, C2m, Cause, CollectiveId, Commence, Descriptor, Finite, GroupId, Initiate, M2c, Misfit,
     NotFinite, Nothing, OpFault, OpFaultKind, OpId, OpOutcome, Operation, Outcome, Pair, PeerId, Phase,
@@ -15,7 +15,7 @@ use pccl_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is to be done about an attempt now.
-pub(super) enum Step {
+pub(crate) enum Step {
     Wait,
     /// Nobody has it in flight any more.
     Forget,
@@ -29,7 +29,7 @@ pub(super) enum Step {
 
 impl Group {
     /// Records what a member says of the edges, of whom it reaches, and of operations.
-    pub(super) fn record(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, packet: C2m) {
+    pub(crate) fn record(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, packet: C2m) {
         match packet {
             C2m::EdgeReport(report) => self.record_edge_report(roll, out, id, report),
             C2m::ReachReport(report) => self.record_reach_report(id, report),
@@ -123,7 +123,7 @@ impl Group {
     }
 
     /// When an attempt has to be looked at again.
-    pub(super) fn op_deadline(&self, roll: &Roll, op: &Op) -> Option<Timestamp> {
+    pub(crate) fn op_deadline(&self, roll: &Roll, op: &Op) -> Option<Timestamp> {
         let participants = match op {
             Op::Voting { votes, .. } if votes.len() < self.ring.len() => return None,
             Op::Voting { votes, .. } => return self.mesh_wait(roll.tick, votes.values().next()?),
@@ -199,7 +199,7 @@ impl Group {
 
 impl Groups {
     /// Rule: votes are answered, complete votes begin, running attempts are decided.
-    pub(super) fn settle_collectives(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn settle_collectives(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
         if out.changed {
             // What all votes of a group depend on.
             self.values_mut().for_each(|group| group.work.ops.set_gate(group.gate(roll)));
@@ -218,7 +218,7 @@ impl Groups {
     }
 
     /// Whether nothing is to be done about any operation, as a look at all of them says. For tests.
-    pub(super) fn collectives_rest(&self, roll: &Roll) -> bool {
+    pub(crate) fn collectives_rest(&self, roll: &Roll) -> bool {
         self.iter().all(|(id, group)| {
             let rests = |op: &OpId| matches!(self.next_step(roll, *id, *op), Step::Wait);
             group.work.ops.gate() == &group.gate(roll) && group.work.ops.keys().all(rests)

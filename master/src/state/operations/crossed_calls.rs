@@ -16,10 +16,10 @@
 //! It is looked for when somebody beats that is in such a call. What is found has to stand for a while: who has just
 //! learnt that one operation failed may be about to give up the next ones before it goes on.
 
-use super::MasterState;
-use super::client::{CommonVote, Peer};
-use super::group::{GivenUp, Group, Op, Sync, WhyGivenUp};
-use super::types::Timestamp;
+use crate::state::MasterState;
+use crate::state::groups::group::{GivenUp, Group, Op, Sync, WhyGivenUp};
+use crate::state::membership::client::{CommonVote, Peer};
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     CallKind, CollectiveId, GroupId, M2c, OpId, Operation, PeerId, Phase, RequestId, SyncId, Verdict,
     VoteWithdrawn,
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// That a peer's call and something that waits for the peer wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Crossing {
+pub(crate) struct Crossing {
     call: CallKind,
     request: RequestId,
     with: With,
@@ -50,7 +50,7 @@ enum With {
 
 impl MasterState {
     /// Looks for what can never end because of the call that a peer is in.
-    pub(super) fn find_crossed(&mut self, id: PeerId, group_id: GroupId) {
+    pub(crate) fn find_crossed(&mut self, id: PeerId, group_id: GroupId) {
         let (found, now) = (self.crossing(id, group_id), self.roll.now);
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
         let since = peer.crossed.filter(|(known, _)| Some(*known) == found).map_or(now, |(_, since)| since);
@@ -62,7 +62,7 @@ impl MasterState {
     }
 
     /// Something may have come about that has not been heard yet: the time that calls wait for each other begins anew.
-    pub(super) fn forget_crossings(&mut self) {
+    pub(crate) fn forget_crossings(&mut self) {
         self.roll.peers.values_mut().for_each(|peer| peer.crossed = None);
     }
 

@@ -1,16 +1,16 @@
 //! What attempts have come to in the present epoch of a group, and in those before it over which they are counted on,
 //! by tag; and the end of an epoch that has had many.
 
-use super::groups::Groups;
-use super::outbox::Outbox;
-use super::roll::Roll;
 use super::work::Work;
+use crate::state::groups::all_groups::Groups;
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
 use pccl_protocol::{Outcome, Tag};
 use std::collections::BTreeMap;
 
 /// The attempts that a tag has had since they are counted.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct TagHistory {
+pub(crate) struct TagHistory {
     /// Outcomes so far.
     outcomes: u32,
     /// The last of them: all that some member may not know. Members learn the outcome of an attempt that ended before
@@ -20,7 +20,7 @@ pub(super) struct TagHistory {
 
 impl TagHistory {
     /// The outcome of an attempt, if it is kept.
-    pub(super) fn outcome(&self, attempt: u32) -> Option<&Outcome> {
+    pub(crate) fn outcome(&self, attempt: u32) -> Option<&Outcome> {
         let first = self.outcomes - u32::try_from(self.kept.len()).unwrap_or(self.outcomes);
         self.kept.get(attempt.checked_sub(first)? as usize)
     }
@@ -28,7 +28,7 @@ impl TagHistory {
 
 /// All tags.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct History {
+pub(crate) struct History {
     tags: BTreeMap<Tag, TagHistory>,
     /// Outcomes that are kept, over all tags.
     kept: usize,
@@ -36,17 +36,17 @@ pub(super) struct History {
 
 impl History {
     /// What is known of a tag, if it has had an outcome.
-    pub(super) fn tag(&self, tag: Tag) -> Option<&TagHistory> {
+    pub(crate) fn tag(&self, tag: Tag) -> Option<&TagHistory> {
         self.tags.get(&tag)
     }
 
     /// Outcomes of `tag`.
-    pub(super) fn attempts(&self, tag: Tag) -> u32 {
+    pub(crate) fn attempts(&self, tag: Tag) -> u32 {
         self.tags.get(&tag).map_or(0, |history| history.outcomes)
     }
 
     /// Records an outcome. `all`: every member is told of it, so it need not be kept, nor those before it.
-    pub(super) fn remember(&mut self, tag: Tag, outcome: Outcome, all: bool) {
+    pub(crate) fn remember(&mut self, tag: Tag, outcome: Outcome, all: bool) {
         let history = self.tags.entry(tag).or_default();
         if all {
             self.kept -= history.kept.len();
@@ -59,7 +59,7 @@ impl History {
     }
 
     /// Tags and kept outcomes: what it takes memory for.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.tags.len() + self.kept
     }
 }
@@ -68,7 +68,7 @@ impl Groups {
     /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one. The next
     /// epoch has the same ring and mesh over the same connections, so that attempts that run go on, and those that wait
     /// for votes are voted for again.
-    pub(super) fn roll_history(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+    pub(crate) fn roll_history(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let limit = roll.options.max_tag_history;
         let is_long = |Work { history, ops, .. }: &Work| {
             let len = history.len();

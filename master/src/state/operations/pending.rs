@@ -4,28 +4,28 @@
 //! they last did, and at those that time alone, or a sign of life of a peer, may change. What all operations depend on,
 //! such as whether the ring stands, is one value per group ([`Gate`]); when it changes, all are looked at.
 
-use super::group::Op;
-use super::types::Timestamp;
+use crate::state::groups::group::Op;
+use crate::state::types::Timestamp;
 use pccl_protocol::{Descriptor, GroupEpoch, OpId, PeerId, TooFewPeers, VoteRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 /// What all votes of a group depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Gate {
-    pub(super) epoch: GroupEpoch,
+pub(crate) struct Gate {
+    pub(crate) epoch: GroupEpoch,
     /// The ring stands and consists of voters only.
-    pub(super) ready: bool,
+    pub(crate) ready: bool,
     /// There are too few peers: how many there are, how many are needed, and whether the group or the world is too
     /// small.
-    pub(super) few: Option<(u32, u32, bool)>,
+    pub(crate) few: Option<(u32, u32, bool)>,
     /// Whether somebody who asks for the mesh by name may still get it.
-    pub(super) mesh_is_coming: bool,
+    pub(crate) mesh_is_coming: bool,
 }
 
 impl Gate {
     /// The answer for a vote that cannot count because peers are missing.
-    pub(super) fn too_few(&self, op: OpId) -> Option<TooFewPeers> {
+    pub(crate) fn too_few(&self, op: OpId) -> Option<TooFewPeers> {
         let (have, need, need_in_group) = self.few?;
         Some(TooFewPeers { vote: VoteRef::Collective(op), have, need, need_in_group })
     }
@@ -33,7 +33,7 @@ impl Gate {
 
 /// Operations by their identity. Reads as a map; whatever changes one notes that.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Ops {
+pub(crate) struct Ops {
     all: BTreeMap<OpId, Op>,
     /// Facts about these have changed since the rules looked at them.
     changed: BTreeSet<OpId>,
@@ -55,24 +55,24 @@ impl Deref for Ops {
 
 impl Ops {
     /// Whether any of them runs.
-    pub(super) const fn any_runs(&self) -> bool {
+    pub(crate) const fn any_runs(&self) -> bool {
         self.running > 0
     }
 
     /// What votes depended on when the rules last looked.
-    pub(super) const fn gate(&self) -> &Gate {
+    pub(crate) const fn gate(&self) -> &Gate {
         &self.gate
     }
 
     /// An operation whose facts are about to change.
-    pub(super) fn change(&mut self, id: OpId) -> Option<&mut Op> {
+    pub(crate) fn change(&mut self, id: OpId) -> Option<&mut Op> {
         let op = self.all.get_mut(&id)?;
         self.changed.insert(id);
         Some(op)
     }
 
     /// A peer votes for an operation. The first vote makes it, of these members.
-    pub(super) fn vote(
+    pub(crate) fn vote(
         &mut self,
         id: OpId,
         (by, descriptor): (PeerId, Descriptor),
@@ -89,18 +89,18 @@ impl Ops {
     }
 
     /// What a peer has in flight.
-    pub(super) fn of(&self, peer: PeerId) -> impl Iterator<Item = (OpId, &Op)> {
+    pub(crate) fn of(&self, peer: PeerId) -> impl Iterator<Item = (OpId, &Op)> {
         let ids = self.of.get(&peer).into_iter().flatten();
         ids.filter_map(|id| Some((*id, self.all.get(id)?)))
     }
 
     /// The first operation that a peer has in flight.
-    pub(super) fn first_of(&self, peer: PeerId) -> Option<(OpId, &Op)> {
+    pub(crate) fn first_of(&self, peer: PeerId) -> Option<(OpId, &Op)> {
         self.of(peer).next()
     }
 
     /// A peer has gone: all that it had in flight changes.
-    pub(super) fn lose(&mut self, peer: PeerId, mut change: impl FnMut(&mut Op)) {
+    pub(crate) fn lose(&mut self, peer: PeerId, mut change: impl FnMut(&mut Op)) {
         for id in self.of.remove(&peer).unwrap_or_default() {
             if let Some(op) = self.all.get_mut(&id) {
                 change(op);
@@ -110,7 +110,7 @@ impl Ops {
     }
 
     /// Changes those for which `change` says that it did.
-    pub(super) fn change_some(&mut self, mut change: impl FnMut(OpId, &mut Op) -> bool) {
+    pub(crate) fn change_some(&mut self, mut change: impl FnMut(OpId, &mut Op) -> bool) {
         for (id, op) in &mut self.all {
             if change(*id, op) {
                 self.changed.insert(*id);
@@ -119,7 +119,7 @@ impl Ops {
     }
 
     /// All have voted: it runs.
-    pub(super) fn run(&mut self, id: OpId, running: Op) {
+    pub(crate) fn run(&mut self, id: OpId, running: Op) {
         debug_assert!(matches!(running, Op::Running { .. }));
         if let Some(op) = self.change(id) {
             *op = running;
@@ -128,7 +128,7 @@ impl Ops {
     }
 
     /// Takes one out.
-    pub(super) fn remove(&mut self, id: OpId) -> Option<Op> {
+    pub(crate) fn remove(&mut self, id: OpId) -> Option<Op> {
         self.changed.remove(&id);
         self.timed.remove(&id);
         let op = self.all.remove(&id)?;
@@ -140,7 +140,7 @@ impl Ops {
     }
 
     /// Takes in what votes depend on now.
-    pub(super) fn set_gate(&mut self, gate: Gate) {
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
         if self.gate != gate {
             self.gate = gate;
             let voting = self.all.iter().filter(|(_, op)| matches!(op, Op::Voting { .. }));
@@ -149,17 +149,17 @@ impl Ops {
     }
 
     /// Time has passed, or somebody was heard again.
-    pub(super) fn change_timed(&mut self) {
+    pub(crate) fn change_timed(&mut self) {
         self.changed.extend(&self.timed);
     }
 
     /// Those that are to be looked at; from then on they count as looked at.
-    pub(super) fn take_changed(&mut self) -> BTreeSet<OpId> {
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<OpId> {
         std::mem::take(&mut self.changed)
     }
 
     /// Nothing is to be done about an operation now; `is_timed`: unless time passes.
-    pub(super) fn rest(&mut self, id: OpId, is_timed: bool) {
+    pub(crate) fn rest(&mut self, id: OpId, is_timed: bool) {
         if is_timed {
             self.timed.insert(id);
         } else {
@@ -168,7 +168,7 @@ impl Ops {
     }
 
     /// Those that time alone may change.
-    pub(super) fn timed(&self) -> impl Iterator<Item = &Op> {
+    pub(crate) fn timed(&self) -> impl Iterator<Item = &Op> {
         self.timed.iter().filter_map(|id| self.all.get(id))
     }
 }

@@ -1,22 +1,23 @@
-//! Who alone holds up a vote, and since when. Without [`Options::straggler_timeout`](super::Options) nobody is watched.
+//! Stragglers: a peer that alone holds up a vote, and since when. Without
+//! [`Options::straggler_timeout`](crate::state::Options) no peer is watched.
 //!
 //! Only a caller that has not made a call is blamed: never a peer that is part of a transfer (what it is late for then
 //! is the transfer, which may be as slow as it likes), never one that may be dead or that waits for such a one, and
 //! never one of several.
 
-use super::client::Peer;
-use super::group::{Group, Op, Sync};
-use super::groups::Groups;
-use super::roll::Roll;
-use super::round::Admission;
-use super::types::Timestamp;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::group::{Group, Op, Sync};
+use crate::state::membership::admission::Admission;
+use crate::state::membership::client::Peer;
+use crate::state::membership::members::Roll;
+use crate::state::types::Timestamp;
 use pccl_protocol::{CollectiveId, GroupId, KickCode, KickReason, PeerId};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A vote that a caller can hold up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub(super) enum Vote {
+pub(crate) enum Vote {
     Topology,
     Optimize,
     Pending,
@@ -38,18 +39,18 @@ impl fmt::Display for Vote {
 
 /// The one whose vote is missing, and since when it is the only one.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
-pub(super) struct Straggler {
+pub(crate) struct Straggler {
     peer: PeerId,
     since: Timestamp,
 }
 
 /// Who alone holds up which vote.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Stragglers(BTreeMap<Vote, Straggler>);
+pub(crate) struct Stragglers(BTreeMap<Vote, Straggler>);
 
 impl Stragglers {
     /// Notes who alone holds up which vote now. After every change of the facts.
-    pub(super) fn watch(&mut self, roll: &Roll, groups: &Groups, admission: &Admission) {
+    pub(crate) fn watch(&mut self, roll: &Roll, groups: &Groups, admission: &Admission) {
         if roll.options.straggler_timeout.is_none() {
             return;
         }
@@ -71,7 +72,7 @@ impl Stragglers {
 
     /// Who has held up a vote for too long, and why it has to go: the one who began first, since the loss of one may
     /// free the others.
-    pub(super) fn late(&self, roll: &Roll) -> Option<(PeerId, KickReason)> {
+    pub(crate) fn late(&self, roll: &Roll) -> Option<(PeerId, KickReason)> {
         let timeout = roll.options.straggler_timeout?;
         let due = |s: &Straggler| s.since + timeout <= roll.now && !roll.suspect(s.peer);
         let late = self.0.iter().filter(|(_, s)| due(s)).min_by_key(|(vote, s)| (s.since, **vote));
@@ -86,14 +87,14 @@ impl Stragglers {
     }
 
     /// When a straggler has to be judged. One that may be dead is judged when it is heard again, or dropped as silent.
-    pub(super) fn deadline(&self, roll: &Roll) -> Option<Timestamp> {
+    pub(crate) fn deadline(&self, roll: &Roll) -> Option<Timestamp> {
         let timeout = roll.options.straggler_timeout?;
         let deadlines = self.0.values().map(|s| (s.since + timeout, s.peer));
         deadlines.filter(|(due, peer)| *due > roll.now || !roll.suspect(*peer)).map(|(due, _)| due).min()
     }
 
     /// Moves the beginnings by a time in which the caller of this machine stood still.
-    pub(super) fn extend(&mut self, past: impl Fn(&mut Timestamp)) {
+    pub(crate) fn extend(&mut self, past: impl Fn(&mut Timestamp)) {
         self.0.values_mut().for_each(|straggler| past(&mut straggler.since));
     }
 }

@@ -1,9 +1,9 @@
 //! Words and numbers that answers and verdicts are made of.
 
-use super::client::Peer;
-use super::edges::EdgeEnds;
-use super::group::BrokenEdge;
-use super::roll::Roll;
+use crate::state::groups::edges::EdgeEnds;
+use crate::state::groups::group::BrokenEdge;
+use crate::state::membership::client::Peer;
+use crate::state::membership::members::Roll;
 use pccl_protocol::{
     CallKind, Cause, CollectiveId, Culprit, Host, Name, OpFault, OpFaultKind, Operation, Outcome, PeerId,
     Phase, Text, Verdict,
@@ -22,17 +22,17 @@ pub const NEW_PLAN: &str = "a new plan of the group replaced its connections";
 
 impl Roll {
     /// Identity and address of a peer, or its identity alone if it has gone.
-    pub(super) fn name_of(&self, id: PeerId) -> String {
+    pub(crate) fn name_of(&self, id: PeerId) -> String {
         self.peers.get(&id).map_or_else(|| id.to_string(), |peer| peer.name(id))
     }
 
     /// Both ends of an edge, for sentences.
-    pub(super) fn name_of_edge(&self, (from, to): EdgeEnds) -> String {
+    pub(crate) fn name_of_edge(&self, (from, to): EdgeEnds) -> String {
         format!("edge {} -> {}", self.name_of(from), self.name_of(to))
     }
 
     /// How a verdict names a peer, one that went not long ago included.
-    pub(super) fn culprit_of(&self, id: PeerId) -> Culprit {
+    pub(crate) fn culprit_of(&self, id: PeerId) -> Culprit {
         if let Some(peer) = self.peers.get(&id) {
             return peer.culprit(id);
         }
@@ -41,7 +41,7 @@ impl Roll {
     }
 
     /// "peer A, last seen in call X for 12 s, peer B, ... and 3 more".
-    pub(super) fn list_peers(&self, ids: impl Iterator<Item = PeerId>) -> String {
+    pub(crate) fn list_peers(&self, ids: impl Iterator<Item = PeerId>) -> String {
         let mut ids = ids.fuse();
         let mut text: Vec<String> = ids.by_ref().take(NAMES_MAX).map(|id| self.last_seen(id)).collect();
         let more = ids.count();
@@ -59,7 +59,7 @@ impl Roll {
         format!("peer {}, in {call}{}", peer.name(id), if late { ", no beat lately" } else { "" })
     }
 
-    pub(super) fn call_of(&self, peer: &Peer) -> String {
+    pub(crate) fn call_of(&self, peer: &Peer) -> String {
         let Some((beat, at)) = &peer.beat else { return "no beat yet".to_owned() };
         let ago = self.now.since(*at);
         let in_call = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX).saturating_add(beat.call_ms);
@@ -76,7 +76,7 @@ impl Roll {
     }
 
     /// The outcome of an attempt that cannot begin although all have voted.
-    pub(super) fn refused(
+    pub(crate) fn refused(
         &self,
         id: CollectiveId,
         cause: Cause,
@@ -95,7 +95,7 @@ impl Roll {
     }
 
     /// An edge broke, or stood still.
-    pub(super) fn edge_verdict(
+    pub(crate) fn edge_verdict(
         &self,
         id: CollectiveId,
         phase: Phase,
@@ -114,7 +114,7 @@ impl Roll {
     }
 
     /// A participant has reported a fault.
-    pub(super) fn fault_verdict(
+    pub(crate) fn fault_verdict(
         &self,
         id: CollectiveId,
         phase: Phase,

@@ -1,39 +1,39 @@
 //! The collectives of one group: those without outcome, and what is kept of those that have one.
 
-use super::edges::Edges;
-use super::group::{BrokenEdge, Completion, Loss, Op};
 use super::history::History;
-use super::ops::Ops;
-use super::types::Timestamp;
+use super::pending::Ops;
 use super::verdicts::NEW_PLAN;
+use crate::state::groups::edges::Edges;
+use crate::state::groups::group::{BrokenEdge, Completion, Loss, Op};
+use crate::state::types::Timestamp;
 use pccl_protocol::{Algorithm, Complete, GroupEpoch, OpId, Outcome, Pair, PeerId, Text};
 
 /// See the module's documentation.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Work {
-    pub(super) ops: Ops,
+pub(crate) struct Work {
+    pub(crate) ops: Ops,
     /// The first of the epochs up to the present one over which attempts are counted on.
-    pub(super) counted_since: GroupEpoch,
+    pub(crate) counted_since: GroupEpoch,
     /// Outcomes since then, by tag.
-    pub(super) history: History,
+    pub(crate) history: History,
 }
 
 impl Work {
     /// From this epoch on attempts are counted anew.
-    pub(super) fn count_from(&mut self, epoch: GroupEpoch) {
+    pub(crate) fn count_from(&mut self, epoch: GroupEpoch) {
         self.counted_since = epoch;
         self.history = History::default();
     }
 
     /// Records an outcome, if its epoch is one that counts. `all`: every member is told of it.
-    pub(super) fn remember(&mut self, op: OpId, outcome: Outcome, all: bool) {
+    pub(crate) fn remember(&mut self, op: OpId, outcome: Outcome, all: bool) {
         if op.epoch >= self.counted_since {
             self.history.remember(op.tag, outcome, all);
         }
     }
 
     /// A participant has ended its part of an operation.
-    pub(super) fn record_complete(&mut self, id: PeerId, complete: Complete, now: Timestamp) {
+    pub(crate) fn record_complete(&mut self, id: PeerId, complete: Complete, now: Timestamp) {
         match self.ops.change(complete.op) {
             Some(Op::Running { participants, open, faulty, .. }) => {
                 if let Some(part) = participants.get_mut(&id) {
@@ -49,7 +49,7 @@ impl Work {
     }
 
     /// Takes a lost peer out of every operation.
-    pub(super) fn lose(&mut self, id: PeerId, moved_bytes: u64, loss: &Loss) {
+    pub(crate) fn lose(&mut self, id: PeerId, moved_bytes: u64, loss: &Loss) {
         self.ops.lose(id, |op| match op {
             Op::Voting { votes, missing, given_up, .. } => {
                 given_up.take_if(|given_up| given_up.by == id);
@@ -68,7 +68,7 @@ impl Work {
     }
 
     /// An edge was judged broken: attempts of `users`, and one between its two ends, learn of it.
-    pub(super) fn note_broken(&mut self, edge: &BrokenEdge, users: impl Fn(OpId, Algorithm) -> bool) {
+    pub(crate) fn note_broken(&mut self, edge: &BrokenEdge, users: impl Fn(OpId, Algorithm) -> bool) {
         self.ops.change_some(|id, op| {
             let Op::Running { algorithm, broken, edge: own, .. } = op else { return false };
             let pair = id.tag.pair.map(|Pair { from, to }| (from, to));
@@ -83,7 +83,7 @@ impl Work {
 
     /// After a new plan: what runs between two members ends if its edge is planned no more, for nobody else would end
     /// it.
-    pub(super) fn end_what_has_no_edge(&mut self, edges: &Edges) {
+    pub(crate) fn end_what_has_no_edge(&mut self, edges: &Edges) {
         self.ops.change_some(|id, op| {
             let (Op::Running { broken, edge: Some(generation), .. }, Some(pair)) = (op, id.tag.pair) else {
                 return false;

@@ -1,7 +1,7 @@
 //! What was measured of the edges between peers. An edge that could not be measured is a fact, too.
 
-use super::edges::EdgeEnds;
-use super::types::{Options, Timestamp};
+use crate::state::groups::edges::EdgeEnds;
+use crate::state::types::{Options, Timestamp};
 use pccl_protocol::{PeerId, ProbeRate, ProbeResult};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ struct Finding {
 
 /// See the module's documentation.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     edges: BTreeMap<EdgeEnds, Finding>,
     /// What edges carried in kbit/s while all members of a group sent to all, and when; nothing if that was not
     /// measured.
@@ -26,12 +26,12 @@ pub(super) struct Measured {
 
 impl Measured {
     /// Number of edges of which something is known.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.edges.len()
     }
 
     /// Notes how a probe ended. A rate of nothing is none.
-    pub(super) fn note(&mut self, ends: EdgeEnds, result: &ProbeResult, at: Timestamp) {
+    pub(crate) fn note(&mut self, ends: EdgeEnds, result: &ProbeResult, at: Timestamp) {
         let rate = match result {
             ProbeResult::Measured(rate) => Some(*rate).filter(|rate| rate.kbit_s > 0),
             ProbeResult::Failed(_) => None,
@@ -40,7 +40,7 @@ impl Measured {
     }
 
     /// Supposes that an edge is no faster than this, if it has a rate.
-    pub(super) fn suspect(&mut self, ends: EdgeEnds, kbit_s: u64) {
+    pub(crate) fn suspect(&mut self, ends: EdgeEnds, kbit_s: u64) {
         let Some(finding) = self.edges.get_mut(&ends) else { return };
         if let Some(rate) = finding.rate.as_mut().filter(|rate| rate.kbit_s > kbit_s) {
             rate.kbit_s = kbit_s.max(1);
@@ -49,12 +49,12 @@ impl Measured {
     }
 
     /// The rate of an edge, however old, if it has one.
-    pub(super) fn rate(&self, ends: EdgeEnds) -> Option<ProbeRate> {
+    pub(crate) fn rate(&self, ends: EdgeEnds) -> Option<ProbeRate> {
         self.edges.get(&ends)?.rate
     }
 
     /// Every edge that has a rate between these peers, by their places.
-    pub(super) fn among(&self, peers: &[PeerId]) -> Vec<(u16, u16, ProbeRate)> {
+    pub(crate) fn among(&self, peers: &[PeerId]) -> Vec<(u16, u16, ProbeRate)> {
         let places: BTreeMap<PeerId, u16> = peers.iter().copied().zip(0..).collect();
         let known = self
             .edges
@@ -65,7 +65,7 @@ impl Measured {
 
     /// Whether an edge has to be measured: nothing is known of it, or what is known is old. A failure is tried again as
     /// early as an edge that could not be built.
-    pub(super) fn wants_probe(&self, ends: EdgeEnds, now: Timestamp, options: &Options) -> bool {
+    pub(crate) fn wants_probe(&self, ends: EdgeEnds, now: Timestamp, options: &Options) -> bool {
         let expiry = |finding: &Finding| match finding.rate {
             Some(_) => options.rate_expiry,
             None => options.forbidden_expiry,
@@ -74,7 +74,7 @@ impl Measured {
     }
 
     /// Notes how a probe ended that was one of many at the same time.
-    pub(super) fn note_crowded(&mut self, ends: EdgeEnds, result: &ProbeResult, at: Timestamp) {
+    pub(crate) fn note_crowded(&mut self, ends: EdgeEnds, result: &ProbeResult, at: Timestamp) {
         let kbit_s = match result {
             ProbeResult::Measured(rate) => Some(rate.kbit_s),
             ProbeResult::Failed(_) => None,
@@ -83,23 +83,23 @@ impl Measured {
     }
 
     /// What an edge carried in kbit/s while all members of its group sent to all.
-    pub(super) fn crowded(&self, ends: EdgeEnds) -> Option<u64> {
+    pub(crate) fn crowded(&self, ends: EdgeEnds) -> Option<u64> {
         self.crowded.get(&ends)?.1
     }
 
     /// Whether an edge has to be measured again while all send to all.
-    pub(super) fn wants_crowd(&self, ends: EdgeEnds, now: Timestamp, options: &Options) -> bool {
+    pub(crate) fn wants_crowd(&self, ends: EdgeEnds, now: Timestamp, options: &Options) -> bool {
         let expiry = |known: bool| if known { options.rate_expiry } else { options.forbidden_expiry };
         self.crowded.get(&ends).is_none_or(|(at, kbit_s)| *at + expiry(kbit_s.is_some()) <= now)
     }
 
     /// A peer has gone, and its edges with it.
-    pub(super) fn forget(&mut self, id: PeerId) {
+    pub(crate) fn forget(&mut self, id: PeerId) {
         self.edges.retain(|ends, _| ends.0 != id && ends.1 != id);
         self.crowded.retain(|ends, _| ends.0 != id && ends.1 != id);
     }
 
-    pub(super) fn forget_all(&mut self) {
+    pub(crate) fn forget_all(&mut self) {
         self.edges.clear();
         self.crowded.clear();
     }

@@ -3,16 +3,16 @@
 //!
 //! The death of a peer is fewer facts, as everywhere: its probes and its place in a plan are gone, the rest goes on.
 
-use super::client::{CommonVote, OptimizeVote};
-use super::edges::EdgeEnds;
-use super::group::Group;
-use super::groups::Groups;
 use super::measured::Measured;
-use super::outbox::Outbox;
 use super::plans::{Planned, Plans, Purpose};
 use super::probing::{crowded_edges, is_sampled, rounds_of_probes};
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::edges::EdgeEnds;
+use crate::state::groups::group::Group;
+use crate::state::membership::client::{CommonVote, OptimizeVote};
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_planner::{NEAR_ROUNDS, NEAR_STEPS};
 use pccl_protocol::{
     GroupId, KickCode, KickReason, M2c, PeerId, ProbePlan, ProbeReport, ProbeResult, ProbeRound, RequestId,
@@ -40,15 +40,15 @@ const CROWD_TIME: Duration = Duration::from_millis(1500);
 
 /// An optimisation that runs.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Optimization {
-    pub(super) number: u64,
-    pub(super) since: Timestamp,
+pub(crate) struct Optimization {
+    pub(crate) number: u64,
+    pub(crate) since: Timestamp,
     /// Time for each probe.
     probe_limit: Duration,
     stage: Stage,
     /// Rings before it, and what was planned.
-    pub(super) before: BTreeMap<GroupId, Vec<PeerId>>,
-    pub(super) planned: BTreeMap<GroupId, Planned>,
+    pub(crate) before: BTreeMap<GroupId, Vec<PeerId>>,
+    pub(crate) planned: BTreeMap<GroupId, Planned>,
 }
 
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -73,36 +73,36 @@ enum Stage {
 }
 
 /// What an optimisation may use and change.
-pub(super) struct Means<'a> {
-    pub(super) groups: &'a mut Groups,
-    pub(super) roll: &'a mut Roll,
-    pub(super) measured: &'a mut Measured,
-    pub(super) plans: &'a mut Plans,
-    pub(super) out: &'a mut Outbox,
+pub(crate) struct Means<'a> {
+    pub(crate) groups: &'a mut Groups,
+    pub(crate) roll: &'a mut Roll,
+    pub(crate) measured: &'a mut Measured,
+    pub(crate) plans: &'a mut Plans,
+    pub(crate) out: &'a mut Outbox,
 }
 
 impl Means<'_> {
     /// Has the ring of a group planned.
-    pub(super) fn start_plan(&mut self, group: GroupId, purpose: Purpose) {
+    pub(crate) fn start_plan(&mut self, group: GroupId, purpose: Purpose) {
         self.plans.start(self.groups, self.roll, self.measured, self.out, (group, purpose));
     }
 }
 
 /// The optimisation that runs, if one does.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Optimizer {
-    pub(super) running: Option<Optimization>,
+pub(crate) struct Optimizer {
+    pub(crate) running: Option<Optimization>,
     /// Optimisations so far.
     count: u64,
 }
 
 impl Optimizer {
-    pub(super) const fn is_running(&self) -> bool {
+    pub(crate) const fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
     /// The deadline of the present stage, if it has one of its own.
-    pub(super) fn due_mut(&mut self) -> Option<&mut Timestamp> {
+    pub(crate) fn due_mut(&mut self) -> Option<&mut Timestamp> {
         match &mut self.running.as_mut()?.stage {
             Stage::Probing { due, .. } | Stage::Planning { due } => Some(due),
             Stage::Connecting => None,
@@ -110,7 +110,7 @@ impl Optimizer {
     }
 
     /// The same, to look at.
-    pub(super) fn deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn deadline(&self) -> Option<Timestamp> {
         match &self.running.as_ref()?.stage {
             Stage::Probing { due, .. } | Stage::Planning { due } => Some(*due),
             Stage::Connecting => None,
@@ -118,7 +118,7 @@ impl Optimizer {
     }
 
     /// A report names a round that there was, or one that runs.
-    pub(super) fn admit_probe_report(&self, report: &ProbeReport) -> Result<(), KickReason> {
+    pub(crate) fn admit_probe_report(&self, report: &ProbeReport) -> Result<(), KickReason> {
         if report.round.optimization > self.count {
             let text = format!("reported on optimisation {}, which has not begun", report.round.optimization);
             return Err(KickReason::new(KickCode::Protocol, text));
@@ -126,7 +126,7 @@ impl Optimizer {
         Ok(())
     }
 
-    pub(super) fn record_probe(
+    pub(crate) fn record_probe(
         &mut self,
         roll: &Roll,
         measured: &mut Measured,
@@ -152,7 +152,7 @@ impl Optimizer {
     }
 
     /// A ring was planned for the optimisation that runs.
-    pub(super) fn take_plan(&mut self, out: &mut Outbox, group_id: GroupId, planned: Planned) {
+    pub(crate) fn take_plan(&mut self, out: &mut Outbox, group_id: GroupId, planned: Planned) {
         if let Err(text) = &planned.result {
             out.warn(format!("group {group_id}: the present ring stays: {text}"));
         }
@@ -162,7 +162,7 @@ impl Optimizer {
     }
 
     /// Rule: an optimisation begins when all accepted peers want one, and goes on when a stage of it is over.
-    pub(super) fn advance(&mut self, in_round: bool, mut means: Means<'_>) -> bool {
+    pub(crate) fn advance(&mut self, in_round: bool, mut means: Means<'_>) -> bool {
         if self.running.is_some() && means.roll.voters().next().is_none() {
             self.running = None;
             means.plans.drop_all(means.out);
@@ -211,7 +211,7 @@ impl Optimizer {
 }
 
 impl Roll {
-    pub(super) fn record_optimize_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
+    pub(crate) fn record_optimize_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
         let since = self.now;
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.optimize = Some(OptimizeVote { request, since });
@@ -351,12 +351,12 @@ impl Optimization {
     }
 
     /// Whether its rings are being connected, and nothing else is to be done.
-    pub(super) const fn is_connecting(&self) -> bool {
+    pub(crate) const fn is_connecting(&self) -> bool {
         matches!(self.stage, Stage::Connecting)
     }
 
     /// What it waits for, in words.
-    pub(super) fn sentence(&self, roll: &Roll, groups: &Groups) -> String {
+    pub(crate) fn sentence(&self, roll: &Roll, groups: &Groups) -> String {
         match &self.stage {
             Stage::Probing { round, rounds, open, .. } => {
                 let edges: Vec<String> = open.iter().take(4).map(|(a, b)| format!("{a} -> {b}")).collect();

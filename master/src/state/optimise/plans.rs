@@ -1,21 +1,21 @@
 //! Rings that are being planned, on whatever thread the caller of this machine chooses, and what becomes of them.
 
-use super::group::Group;
-use super::groups::Groups;
 use super::measured::Measured;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::{Action, PlanKey};
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::group::Group;
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
+use crate::state::types::{Action, PlanKey};
 use pccl_planner::{Answer, EXACT_PEERS, EXACT_PEERS_BACKGROUND, Job};
 use pccl_protocol::{GroupId, PeerId};
 use std::collections::BTreeMap;
 
 /// Groups with fewer members have one ring only.
-pub(super) const SMALLEST_PLANNED: usize = 3;
+pub(crate) const SMALLEST_PLANNED: usize = 3;
 
 /// What a ring is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// An optimisation, in which all wait for it.
     Optimization,
     /// A better one than the optimisation found; the next call of all adopts it.
@@ -26,38 +26,38 @@ pub(super) enum Purpose {
 
 /// A ring that was planned without anybody waiting for it.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Better {
-    pub(super) order: Vec<PeerId>,
+pub(crate) struct Better {
+    pub(crate) order: Vec<PeerId>,
     purpose: Purpose,
 }
 
 /// A ring that is being planned.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     key: PlanKey,
     /// In the order of their numbers in the plan, which is that of the present ring.
     members: Vec<PeerId>,
-    pub(super) purpose: Purpose,
+    pub(crate) purpose: Purpose,
 }
 
 /// At most one plan for each group.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Plans {
+pub(crate) struct Plans {
     last: u64,
     open: BTreeMap<GroupId, Pending>,
 }
 
 impl Plans {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 
-    pub(super) fn get(&self, group: GroupId) -> Option<&Pending> {
+    pub(crate) fn get(&self, group: GroupId) -> Option<&Pending> {
         self.open.get(&group)
     }
 
     /// Has the ring of a group planned. Whatever is planned for it already is dropped.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         groups: &mut Groups,
         roll: &Roll,
@@ -78,7 +78,7 @@ impl Plans {
     }
 
     /// The members of a group have changed, or its plan is not wanted any more for another reason.
-    pub(super) fn drop(&mut self, groups: &mut Groups, out: &mut Outbox, group_id: GroupId) {
+    pub(crate) fn drop(&mut self, groups: &mut Groups, out: &mut Outbox, group_id: GroupId) {
         if let Some(pending) = self.open.remove(&group_id) {
             out.push(Action::DropPlan { plan: pending.key });
         }
@@ -87,12 +87,12 @@ impl Plans {
         }
     }
 
-    pub(super) fn drop_of_missing_groups(&mut self, groups: &mut Groups, out: &mut Outbox) {
+    pub(crate) fn drop_of_missing_groups(&mut self, groups: &mut Groups, out: &mut Outbox) {
         let gone: Vec<GroupId> = self.open.keys().copied().filter(|id| !groups.contains_key(id)).collect();
         gone.into_iter().for_each(|id| self.drop(groups, out, id));
     }
 
-    pub(super) fn drop_all(&mut self, out: &mut Outbox) {
+    pub(crate) fn drop_all(&mut self, out: &mut Outbox) {
         for pending in std::mem::take(&mut self.open).into_values() {
             out.push(Action::DropPlan { plan: pending.key });
         }
@@ -106,7 +106,7 @@ impl Plans {
     }
 
     /// Takes in what the planner has found; one for which an optimisation waits is handed to it.
-    pub(super) fn record(
+    pub(crate) fn record(
         &mut self,
         groups: &mut Groups,
         roll: &Roll,
@@ -135,16 +135,16 @@ impl Plans {
 
 /// What a plan for a group came to.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Planned {
+pub(crate) struct Planned {
     /// Its members when it was planned, in the order of the numbers in the answer.
-    pub(super) members: Vec<PeerId>,
+    pub(crate) members: Vec<PeerId>,
     /// The ring, or why there is none.
-    pub(super) result: Result<Answer, String>,
+    pub(crate) result: Result<Answer, String>,
 }
 
 impl Planned {
     /// The planned order.
-    pub(super) fn order(&self) -> Option<Vec<PeerId>> {
+    pub(crate) fn order(&self) -> Option<Vec<PeerId>> {
         let answer = self.result.as_ref().ok()?;
         answer.order.iter().map(|at| self.members.get(*at).copied()).collect()
     }
@@ -152,12 +152,12 @@ impl Planned {
 
 impl Group {
     /// Whether its members can be in more than one ring. That of a list is the list's.
-    pub(super) fn can_be_ordered(&self) -> bool {
+    pub(crate) fn can_be_ordered(&self) -> bool {
         self.ring.len() >= SMALLEST_PLANNED && self.formed.is_none()
     }
 
     /// Whether it has members that can be in more than one ring, and does nothing else.
-    pub(super) fn can_be_planned(&self) -> bool {
+    pub(crate) fn can_be_planned(&self) -> bool {
         self.can_be_ordered() && !self.work.ops.any_runs()
     }
 
@@ -191,7 +191,7 @@ impl Groups {
     /// Rule: better rings that were found meanwhile are adopted: in a round of admission, and one around an edge that
     /// has become slow as soon as the group does nothing. Groups that get newcomers have lost theirs. An optimisation
     /// sees to it itself.
-    pub(super) fn adopt_better_rings(&mut self, in_round: bool) -> bool {
+    pub(crate) fn adopt_better_rings(&mut self, in_round: bool) -> bool {
         let mut fired = false;
         for group in self.values_mut() {
             let idle = group.work.ops.is_empty() && group.shared.sync.is_none();

@@ -1,10 +1,10 @@
 //! Which edges an optimisation measures, and in which rounds.
 
-use super::edges::EdgeEnds;
-use super::group::Group;
-use super::groups::Groups;
 use super::measured::Measured;
-use super::roll::Roll;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::edges::EdgeEnds;
+use crate::state::groups::group::Group;
+use crate::state::membership::members::Roll;
 use pccl_planner::{NEAR_ROUNDS, Probed, SAMPLE_ROUNDS, SCHEDULED_PEERS, near_rounds, probe_rounds};
 use pccl_protocol::PeerId;
 use std::collections::{BTreeSet, VecDeque};
@@ -13,13 +13,13 @@ use std::collections::{BTreeSet, VecDeque};
 const ALL_EDGES_PEERS: usize = 64;
 
 /// Whether only a sample of the edges of a group is measured.
-pub(super) fn is_sampled(group: &Group) -> bool {
+pub(crate) fn is_sampled(group: &Group) -> bool {
     group.can_be_ordered() && group.ring.len() > ALL_EDGES_PEERS
 }
 
 /// All groups measure at the same time: the first round has the first of each, and so on. After `steps` that chose near
 /// peers this is the next such step.
-pub(super) fn rounds_of_probes(
+pub(crate) fn rounds_of_probes(
     groups: &Groups,
     roll: &Roll,
     measured: &Measured,
@@ -82,7 +82,7 @@ fn sample(
 }
 
 /// Edges on which all send to all: of groups that may have another schedule than a ring, all edges if one is wanted.
-pub(super) fn crowded_edges(groups: &Groups, roll: &Roll, measured: &Measured) -> BTreeSet<EdgeEnds> {
+pub(crate) fn crowded_edges(groups: &Groups, roll: &Roll, measured: &Measured) -> BTreeSet<EdgeEnds> {
     let mut all = BTreeSet::new();
     let is_small = |group: &&Group| group.can_be_ordered() && SCHEDULED_PEERS.contains(&group.ring.len());
     for group in groups.values().filter(is_small) {

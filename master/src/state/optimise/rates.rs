@@ -9,12 +9,12 @@
 //! alone. They are judged against the rate at which the exchange would be as fast as predicted, with the shares that
 //! its members have.
 
-use super::edges::EdgeEnds;
-use super::group::{Group, Op};
 use super::measured::Measured;
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::groups::edges::EdgeEnds;
+use crate::state::groups::group::{Group, Op};
+use crate::state::membership::members::Roll;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use core::time::Duration;
 use pccl_protocol::{Algorithm, BusyEdge, EdgeBytes, LinkGeneration, OpId, PeerId, ProbeRate, ProbeResult};
 
@@ -45,7 +45,7 @@ struct Look {
 
 /// Looks at an edge while operations by one algorithm keep it busy.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     algorithm: Algorithm,
     last: Option<Look>,
     /// Rates between two looks in a row at one operation, in kbit/s, the newest last.
@@ -92,7 +92,7 @@ enum Seen {
 impl Group {
     /// Looks at an edge to `id`, which has just said how much it has received over it. Whether it has become so slow
     /// that a ring around it is to be planned.
-    pub(super) fn look_at_pace(
+    pub(crate) fn look_at_pace(
         &mut self,
         roll: &Roll,
         measured: &mut Measured,

@@ -1,17 +1,17 @@
 //! The end of an optimisation: what it came to, for those who voted and for the log.
 
-use super::groups::Groups;
 use super::measured::Measured;
 use super::optimize::{Means, Optimization, Optimizer};
 use super::plans::{Planned, Purpose, SMALLEST_PLANNED};
-use super::roll::Roll;
+use crate::state::groups::all_groups::Groups;
+use crate::state::membership::members::Roll;
 use pccl_planner::Schedules;
 use pccl_protocol::{Algorithm, GroupId, M2c, OptimizeDone, PeerId, RequestId, Text, WorldSizes};
 use std::collections::BTreeMap;
 
 impl Optimizer {
     /// Rule: an optimisation ends when every ring stands. Votes are answered, and better rings are looked for.
-    pub(super) fn end(&mut self, mut means: Means<'_>) -> bool {
+    pub(crate) fn end(&mut self, mut means: Means<'_>) -> bool {
         let Means { groups, roll, measured, out, .. } = &mut means;
         if !groups.values().all(|group| group.formed.is_some() || group.ring_confirmed(roll)) {
             return false;
@@ -46,7 +46,7 @@ impl Optimizer {
     }
 
     /// What an optimisation waits for, in words.
-    pub(super) fn sentence(&self, roll: &Roll, groups: &Groups) -> String {
+    pub(crate) fn sentence(&self, roll: &Roll, groups: &Groups) -> String {
         let reason = match &self.running {
             None => roll.missing_for_optimization(),
             Some(optimization) => optimization.sentence(roll, groups),

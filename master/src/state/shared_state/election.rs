@@ -1,53 +1,53 @@
 //! Whose content a sync spreads: a pure function of the votes.
 
-use super::group::SyncVote;
+use crate::state::groups::group::SyncVote;
 use pccl_hash::Digest128;
 use pccl_protocol::{FetchItem, PeerId, Revision, StateEntry, SyncStrategy, limits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Two voters that contradict each other, or one against the rest.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Conflict {
-    pub(super) peers: (PeerId, PeerId),
+pub(crate) struct Conflict {
+    pub(crate) peers: (PeerId, PeerId),
     /// The values of the two, in words.
-    pub(super) values: (String, String),
+    pub(crate) values: (String, String),
 }
 
 /// What a voter has to do.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Part {
-    pub(super) fetch: Vec<FetchItem>,
-    pub(super) sources: Vec<PeerId>,
+pub(crate) struct Part {
+    pub(crate) fetch: Vec<FetchItem>,
+    pub(crate) sources: Vec<PeerId>,
     /// It lacks something, and cannot connect to any of those who may give that.
-    pub(super) is_apart: bool,
+    pub(crate) is_apart: bool,
 }
 
 impl Part {
     /// Whether it lacks something, and nobody may give that.
-    pub(super) fn is_unserved(&self) -> bool {
+    pub(crate) fn is_unserved(&self) -> bool {
         !self.fetch.is_empty() && self.sources.is_empty()
     }
 }
 
 /// The result of an election.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Election {
-    pub(super) revision: Revision,
+pub(crate) struct Election {
+    pub(crate) revision: Revision,
     /// One of those who hold the elected content.
-    pub(super) winner: PeerId,
-    pub(super) parts: BTreeMap<PeerId, Part>,
+    pub(crate) winner: PeerId,
+    pub(crate) parts: BTreeMap<PeerId, Part>,
 }
 
 type Votes = BTreeMap<PeerId, SyncVote>;
 
 /// How the tensors of a voter differ from those of its group.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Deviation {
+pub(crate) struct Deviation {
     /// What the group has, and what the voter has, for the first key that differs.
-    pub(super) theirs: String,
-    pub(super) own: String,
+    pub(crate) theirs: String,
+    pub(crate) own: String,
     /// How many voters are as the group is.
-    pub(super) agree: usize,
+    pub(crate) agree: usize,
 }
 
 /// Voters whose set of tensors (keys, types, counts, flags) is not that of their group.
@@ -55,7 +55,7 @@ pub(super) struct Deviation {
 /// The group's is the one that most of those have who took part in the last committed sync. If none of them votes, it
 /// is the one that most of those have who give, or most of all, if nobody gives. On a tie it is the one with more
 /// tensors, then the lowest.
-pub(super) fn deviants(votes: &Votes, holders: &BTreeSet<PeerId>) -> BTreeMap<PeerId, Deviation> {
+pub(crate) fn deviants(votes: &Votes, holders: &BTreeSet<PeerId>) -> BTreeMap<PeerId, Deviation> {
     let held = votes.iter().any(|(peer, _)| holders.contains(peer));
     let given = votes.values().any(gives);
     let counts = |peer: &PeerId, vote: &SyncVote| match (held, given) {
@@ -99,7 +99,7 @@ fn shape(entry: &StateEntry) -> Shape<'_> {
 /// whether the first can fetch from the second, and `has_relay` whether it may do so over the relay if it can from
 /// nobody: who has something to fetch, and cannot do so from anybody who may give
 /// it, is [apart](Part::is_apart).
-pub(super) fn elect(
+pub(crate) fn elect(
     votes: &Votes,
     holders: &BTreeSet<PeerId>,
     in_vain: impl Fn(PeerId) -> Option<u32>,

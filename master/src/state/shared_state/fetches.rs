@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the fetches of a group have shown about its members.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Fetches {
+pub(crate) struct Fetches {
     /// How often somebody asked a source in vain since somebody last got something there.
     in_vain: BTreeMap<PeerId, u32>,
     /// Members whose fetch in the last sync failed, which may have been the fault of either end.
@@ -14,52 +14,52 @@ pub(super) struct Fetches {
 
 impl Fetches {
     /// Somebody got everything that was missing from `source`.
-    pub(super) fn succeeded(&mut self, source: PeerId) {
+    pub(crate) fn succeeded(&mut self, source: PeerId) {
         self.in_vain.remove(&source);
     }
 
     /// Somebody asked `source` in vain.
-    pub(super) fn failed(&mut self, source: PeerId) {
+    pub(crate) fn failed(&mut self, source: PeerId) {
         *self.in_vain.entry(source).or_insert(0) += 1;
     }
 
     /// A fetch of `by` failed, and nobody was dropped for it.
-    pub(super) fn doubt(&mut self, by: PeerId) {
+    pub(crate) fn doubt(&mut self, by: PeerId) {
         self.doubtful.insert(by);
     }
 
     /// A sync was committed: everybody has the state.
-    pub(super) fn settled(&mut self) {
+    pub(crate) fn settled(&mut self) {
         self.doubtful.clear();
     }
 
     /// How often `source` was asked in vain since somebody last got something there.
-    pub(super) fn in_vain(&self, source: PeerId) -> u32 {
+    pub(crate) fn in_vain(&self, source: PeerId) -> u32 {
         self.in_vain.get(&source).copied().unwrap_or(0)
     }
 
     /// Whether the fetch of this peer failed in the last sync, too.
-    pub(super) fn is_doubtful(&self, by: PeerId) -> bool {
+    pub(crate) fn is_doubtful(&self, by: PeerId) -> bool {
         self.doubtful.contains(&by)
     }
 
     /// A member is gone.
-    pub(super) fn forget(&mut self, peer: PeerId) {
+    pub(crate) fn forget(&mut self, peer: PeerId) {
         self.in_vain.remove(&peer);
         self.doubtful.remove(&peer);
     }
 }
 
 /// Fetches that failed in one sync: for each receiver the sources that it asked in vain.
-pub(super) type Failures = BTreeMap<PeerId, Vec<(PeerId, SourceFault)>>;
+pub(crate) type Failures = BTreeMap<PeerId, Vec<(PeerId, SourceFault)>>;
 
 /// Who has to go so that the others can sync.
 #[derive(Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Culprits {
-    pub(super) receivers: BTreeSet<PeerId>,
-    pub(super) sources: BTreeSet<PeerId>,
+pub(crate) struct Culprits {
+    pub(crate) receivers: BTreeSet<PeerId>,
+    pub(crate) sources: BTreeSet<PeerId>,
     /// Sources that fewer drops would have been enough for, but that hold the only copy.
-    pub(super) spared: BTreeSet<PeerId>,
+    pub(crate) spared: BTreeSet<PeerId>,
 }
 
 /// Judges the failures of one sync, in which the sources in `gave` served somebody.
@@ -68,7 +68,7 @@ pub(super) struct Culprits {
 /// sources, if fewer of them failed more receivers; receivers otherwise. Sources that were reached and refused go
 /// first. `may_go` says whether the run can do without these sources. One receiver and one source show nothing: nobody
 /// goes for that unless the fetch of that receiver failed before (`is_doubtful`).
-pub(super) fn judge(
+pub(crate) fn judge(
     failures: &Failures,
     gave: &BTreeSet<PeerId>,
     is_doubtful: impl Fn(PeerId) -> bool,

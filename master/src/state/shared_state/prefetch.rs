@@ -5,13 +5,14 @@
 //! in only when it holds what its group has committed, unless waiting for that saves nothing, or does not come to an
 //! end: see [`Why`].
 
-use super::client::{Peer, Phase};
-use super::groups::Groups;
-use super::loans::{Agreed, Place};
-use super::outbox::Outbox;
-use super::roll::Roll;
-use super::types::Timestamp;
-use super::{MasterState, admit};
+use super::serving::{Agreed, Place};
+use crate::state::MasterState;
+use crate::state::groups::all_groups::Groups;
+use crate::state::membership::client::{Peer, Phase};
+use crate::state::membership::members::Roll;
+use crate::state::membership::packet_guard;
+use crate::state::outbox::Outbox;
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     AheadFailure, AheadStep, GroupId, KickReason, Loan, M2c, PeerId, SyncId, SyncPlan, limits,
 };
@@ -45,7 +46,7 @@ struct Told {
 
 /// How far a newcomer is that wants to fetch ahead.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     since: Timestamp,
     /// When it was last told of something new, or has moved bytes, or succeeded.
     got_on: Timestamp,
@@ -60,7 +61,7 @@ pub(super) struct Ahead {
 
 /// Why a newcomer is let in when the others let somebody in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum Why {
+pub(crate) enum Why {
     /// It wants to be let in as it is.
     Unwanted,
     /// It holds what its group has committed.
@@ -177,14 +178,14 @@ impl Ahead {
 
 impl Peer {
     /// It has moved bytes.
-    pub(super) fn note_progress(&mut self, now: Timestamp) {
+    pub(crate) fn note_progress(&mut self, now: Timestamp) {
         if let Some(ahead) = &mut self.ahead {
             ahead.got_on = now;
         }
     }
 
     /// The master stood still.
-    pub(super) fn extend_ahead(&mut self, past: impl Fn(&mut Timestamp)) {
+    pub(crate) fn extend_ahead(&mut self, past: impl Fn(&mut Timestamp)) {
         if let Some(ahead) = &mut self.ahead {
             past(&mut ahead.got_on);
         }
@@ -208,7 +209,7 @@ impl Roll {
 
 impl Groups {
     /// Why a newcomer is let in together with others, or nothing while it fetches the state ahead.
-    pub(super) fn why_let_in(&self, roll: &Roll, peer: &Peer) -> Option<Why> {
+    pub(crate) fn why_let_in(&self, roll: &Roll, peer: &Peer) -> Option<Why> {
         let Some(ahead) = peer.ahead.as_ref().filter(|_| peer.phase == Phase::Pending) else {
             return Some(Why::Unwanted);
         };
@@ -232,12 +233,12 @@ impl Groups {
     }
 
     /// Whether a newcomer fetches the state ahead, so that nobody lets it in yet.
-    pub(super) fn fetches_ahead(&self, roll: &Roll, peer: &Peer) -> bool {
+    pub(crate) fn fetches_ahead(&self, roll: &Roll, peer: &Peer) -> bool {
         self.why_let_in(roll, peer).is_none()
     }
 
     /// What a newcomer waits for that fetches the state ahead.
-    pub(super) fn ahead_sentence(&self, roll: &Roll, peer: &Peer) -> Option<String> {
+    pub(crate) fn ahead_sentence(&self, roll: &Roll, peer: &Peer) -> Option<String> {
         let ahead = peer.ahead.as_ref().filter(|_| self.fetches_ahead(roll, peer))?;
         let agreed = self.get(&peer.group())?.shared.agreed.as_ref()?;
         let lenders = &roll.lenders_for(peer, agreed);
@@ -253,7 +254,7 @@ impl Groups {
     }
 
     /// When time alone changes something for newcomers that fetch ahead.
-    pub(super) fn ahead_deadline(&self, roll: &Roll) -> Option<Timestamp> {
+    pub(crate) fn ahead_deadline(&self, roll: &Roll) -> Option<Timestamp> {
         let of = |peer: &Peer| {
             let ahead = peer.ahead.as_ref()?;
             let stalls = self.fetches_ahead(roll, peer).then(|| ahead.got_on + PATIENCE);
@@ -273,17 +274,17 @@ fn is_as_new(peer: &Peer, agreed: &Agreed) -> bool {
 
 impl MasterState {
     /// A loan of what has not been committed is none.
-    pub(super) fn admit_loan(&self, group: GroupId, loan: Loan) -> Result<(), KickReason> {
+    pub(crate) fn admit_loan(&self, group: GroupId, loan: Loan) -> Result<(), KickReason> {
         let running = self.groups.get(&group).and_then(|group| group.shared.running());
         if loan.sync > self.last_sync || running == Some(loan.sync) {
-            return Err(admit::protocol(format!("lends what sync {} has not committed", loan.sync)));
+            return Err(packet_guard::protocol(format!("lends what sync {} has not committed", loan.sync)));
         }
         Ok(())
     }
 
-    pub(super) fn admit_ahead(&self, id: PeerId, step: &AheadStep) -> Result<(), KickReason> {
+    pub(crate) fn admit_ahead(&self, id: PeerId, step: &AheadStep) -> Result<(), KickReason> {
         let ahead = self.roll.peers.get(&id).and_then(|peer| peer.ahead.as_ref());
-        let refuse = |text: String| Err(admit::protocol(format!("fetches ahead {text}")));
+        let refuse = |text: String| Err(packet_guard::protocol(format!("fetches ahead {text}")));
         match (step, ahead) {
             (AheadStep::Wanted(_), None) => Ok(()),
             (AheadStep::Wanted(_), Some(_)) => refuse("twice".into()),
@@ -305,7 +306,7 @@ impl MasterState {
         }
     }
 
-    pub(super) fn record_loan(&mut self, id: PeerId, group: GroupId, Loan { sync, stands }: Loan) {
+    pub(crate) fn record_loan(&mut self, id: PeerId, group: GroupId, Loan { sync, stands }: Loan) {
         let Some(agreed) = self.groups.get_mut(&group).and_then(|group| group.shared.agreed.as_mut()) else {
             return;
         };
@@ -316,7 +317,7 @@ impl MasterState {
     }
 
     /// Steps of one that is being let in, or is in, come too late to matter.
-    pub(super) fn record_ahead(&mut self, id: PeerId, step: AheadStep) {
+    pub(crate) fn record_ahead(&mut self, id: PeerId, step: AheadStep) {
         let (now, name) = (self.roll.now, self.roll.name_of(id));
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
         match (step, &mut peer.ahead) {
@@ -340,7 +341,7 @@ impl MasterState {
     }
 
     /// Rule: newcomers that fetch the state ahead know who lends it.
-    pub(super) fn tell_what_is_lent(&mut self) -> bool {
+    pub(crate) fn tell_what_is_lent(&mut self) -> bool {
         let due = |(id, peer): (PeerId, &Peer)| {
             let is_tested = !peer.is_to_be_tested(self.roll.options.require_reachable);
             let ahead = peer.ahead.as_ref().filter(|_| is_tested)?;
@@ -385,7 +386,7 @@ impl MasterState {
     }
 
     /// What newcomers wait for that fetch the state ahead.
-    pub(super) fn ahead_waits(&self) -> Vec<(Timestamp, String)> {
+    pub(crate) fn ahead_waits(&self) -> Vec<(Timestamp, String)> {
         let of = |(id, peer): (&PeerId, &Peer)| {
             let sentence = self.groups.ahead_sentence(&self.roll, peer)?;
             Some((peer.ahead.as_ref()?.since, format!("{} {sentence}", peer.name(*id))))
@@ -396,7 +397,7 @@ impl MasterState {
 
 impl Groups {
     /// A newcomer that wanted to fetch the state ahead is let in.
-    pub(super) fn note_let_in(&self, roll: &Roll, out: &mut Outbox, id: PeerId) {
+    pub(crate) fn note_let_in(&self, roll: &Roll, out: &mut Outbox, id: PeerId) {
         let Some(peer) = roll.peers.get(&id).filter(|peer| peer.ahead.is_some()) else { return };
         if let Some(why) = self.why_let_in(roll, peer).filter(|why| *why != Why::Holds) {
             let name = peer.name(id);

@@ -1,12 +1,12 @@
 //! Which revision a group may commit: fresh peers never commit over a newer one that the run has known, or that a peer
 //! offers which waits to be let in. Where only an operator can choose, everybody is told, and the operator is obeyed.
 
-use super::MasterState;
-use super::client::{Peer, Phase};
-use super::group::{Group, Loss, SyncVote};
-use super::groups::Groups;
-use super::roll::Roll;
-use super::types::Timestamp;
+use crate::state::MasterState;
+use crate::state::groups::all_groups::Groups;
+use crate::state::groups::group::{Group, Loss, SyncVote};
+use crate::state::membership::client::{Peer, Phase};
+use crate::state::membership::members::Roll;
+use crate::state::types::Timestamp;
 use pccl_protocol::{
     Cause, Culprit, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase as Stage, ResumeOffer,
     Revision, SyncId, SyncInitiate, Text, Verdict, state_digest,
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of the revisions of the groups that let newcomers in. It outlives their members.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Revisions {
+pub(crate) struct Revisions {
     /// For groups that have committed nothing: nothing below this is committed.
     floor: Option<Revision>,
     groups: BTreeMap<GroupId, History>,
@@ -46,7 +46,7 @@ struct Refusal {
 
 impl Revisions {
     /// Those of a master that commits nothing below `floor`.
-    pub(super) fn new(floor: Option<Revision>) -> Self {
+    pub(crate) fn new(floor: Option<Revision>) -> Self {
         Self { floor, ..Self::default() }
     }
 
@@ -56,7 +56,7 @@ impl Revisions {
 
     /// A sync was committed. `false`: an operator has chosen a newer revision meanwhile.
     #[must_use]
-    pub(super) fn committed(&mut self, group: GroupId, revision: Revision) -> bool {
+    pub(crate) fn committed(&mut self, group: GroupId, revision: Revision) -> bool {
         if self.groups.get(&group).is_some_and(|known| known.is_chosen && known.newest > revision) {
             return false;
         }
@@ -73,7 +73,7 @@ impl Revisions {
     }
 
     /// Nobody is there. A training whose last peer has left on purpose is over; any other one may go on.
-    pub(super) fn forget_what_is_over(&mut self) {
+    pub(crate) fn forget_what_is_over(&mut self) {
         let before = self.groups.len();
         self.groups.retain(|_, history| !history.has_ended);
         if self.groups.len() < before {
@@ -102,7 +102,7 @@ impl Groups {
 
     /// A newcomer that offers what cannot follow from what its group holds, and so waits for the choice of an operator:
     /// the revision of the group, and the offered one.
-    pub(super) fn lateness(&self, roll: &Roll, peer: &Peer) -> Option<(Revision, Revision)> {
+    pub(crate) fn lateness(&self, roll: &Roll, peer: &Peer) -> Option<(Revision, Revision)> {
         let offered = peer.resume_offer().filter(|_| peer.phase == Phase::Pending)?;
         let held = self.held_revision(roll, peer.info.group)?;
         (offered.0 > held.0.saturating_add(1)).then_some((held, offered))
@@ -120,7 +120,7 @@ impl Peer {
 impl Roll {
     /// Whose tensors are the right ones: of those who took part in the last committed sync; if none of them votes, of
     /// those who offered the highest revision that is voted for.
-    pub(super) fn trusted_with_shapes(
+    pub(crate) fn trusted_with_shapes(
         &self,
         group: &Group,
         votes: &BTreeMap<PeerId, SyncVote>,
@@ -137,7 +137,7 @@ impl Roll {
 
 impl MasterState {
     /// Why a newcomer that is late is not let in.
-    pub(super) fn blocked_by_history(&self, id: PeerId) -> Option<String> {
+    pub(crate) fn blocked_by_history(&self, id: PeerId) -> Option<String> {
         let peer = self.roll.peers.get(&id)?;
         let (held, offered) = self.groups.lateness(&self.roll, peer)?;
         let group = peer.info.group;
@@ -150,7 +150,7 @@ impl MasterState {
     }
 
     /// A vote of a peer that said exactly what it brings.
-    pub(super) fn admit_offered(&self, id: PeerId, vote: &SyncInitiate) -> Result<(), KickReason> {
+    pub(crate) fn admit_offered(&self, id: PeerId, vote: &SyncInitiate) -> Result<(), KickReason> {
         let Some(peer) = self.roll.peers.get(&id).filter(|peer| !peer.info.formed) else { return Ok(()) };
         let Some(ResumeOffer { revision, digest: Some(digest) }) = peer.info.resume else { return Ok(()) };
         // The vote has digests with a key, which is another one in each run; the offer has not.
@@ -172,7 +172,7 @@ impl MasterState {
     }
 
     /// An offer that was made without a digest is void if the peer comes with less.
-    pub(super) fn check_offer(&mut self, id: PeerId, vote: &SyncInitiate) {
+    pub(crate) fn check_offer(&mut self, id: PeerId, vote: &SyncInitiate) {
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
         let void = peer.info.resume.take_if(|offer| offer.revision > vote.revision);
         if let Some(offer) = void.filter(|_| !peer.info.formed) {
@@ -187,7 +187,7 @@ impl MasterState {
     }
 
     /// Why an election has no effect: it would commit an older revision than the run knows, or can have.
-    pub(super) fn refuse_revision(
+    pub(crate) fn refuse_revision(
         &mut self,
         group_id: GroupId,
         votes: &BTreeMap<PeerId, SyncVote>,
@@ -230,7 +230,7 @@ impl MasterState {
     }
 
     /// A sync was committed by these voters.
-    pub(super) fn note_revision(&mut self, group_id: GroupId, revision: Revision, voters: &[PeerId]) {
+    pub(crate) fn note_revision(&mut self, group_id: GroupId, revision: Revision, voters: &[PeerId]) {
         for id in voters {
             if let Some(peer) = self.roll.peers.get_mut(id) {
                 peer.info.resume = None;
@@ -244,7 +244,7 @@ impl MasterState {
     }
 
     /// A peer is gone.
-    pub(super) fn note_lost_holder(&mut self, group_id: GroupId, id: PeerId, loss: &Loss) {
+    pub(crate) fn note_lost_holder(&mut self, group_id: GroupId, id: PeerId, loss: &Loss) {
         self.revisions.late.remove(&id);
         let Some(group) = self.groups.get(&group_id) else { return };
         let is_left = |other: &PeerId| *other != id && self.roll.peers.contains_key(other);
@@ -254,7 +254,7 @@ impl MasterState {
     }
 
     /// Rule: everybody concerned knows of a peer that comes too late with a newer state.
-    pub(super) fn tell_of_late_offers(&mut self) -> bool {
+    pub(crate) fn tell_of_late_offers(&mut self) -> bool {
         let is_late = |id: &PeerId| {
             self.roll.peers.get(id).is_some_and(|peer| self.groups.lateness(&self.roll, peer).is_some())
         };
@@ -276,7 +276,7 @@ impl MasterState {
     }
 
     /// What waits because of revisions.
-    pub(super) fn revision_waits(&self) -> Vec<(Timestamp, String)> {
+    pub(crate) fn revision_waits(&self) -> Vec<(Timestamp, String)> {
         let late = self.revisions.late.iter();
         let late = late.filter_map(|(id, since)| Some((*since, self.blocked_by_history(*id)?)));
         let refused = self.revisions.refused.iter().filter(|(id, _)| self.groups.contains_key(id));
@@ -316,7 +316,7 @@ impl MasterState {
         Ok(Choice::Keep(late))
     }
 
-    /// What accepting a revision ([`Input::AcceptRevision`](super::Input::AcceptRevision)) would do, in words.
+    /// What accepting a revision ([`Input::AcceptRevision`](crate::state::Input::AcceptRevision)) would do, in words.
     ///
     /// # Errors
     /// One sentence: why there is nothing to choose.
@@ -343,7 +343,7 @@ impl MasterState {
     }
 
     /// An operator chooses the revision from which groups go on.
-    pub(super) fn accept_revision(&mut self, group: Option<GroupId>, revision: Revision) {
+    pub(crate) fn accept_revision(&mut self, group: Option<GroupId>, revision: Revision) {
         let groups = self.chosen_groups(group);
         if groups.is_empty() {
             self.revisions.floor = Some(revision);

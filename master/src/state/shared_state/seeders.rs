@@ -1,9 +1,9 @@
 //! Trusted seeders: if the operator names some, nobody else gives shared state to others.
 
-use super::MasterState;
 use super::election::Election;
-use super::group::SyncVote;
-use super::roll::Roll;
+use crate::state::MasterState;
+use crate::state::groups::group::SyncVote;
+use crate::state::membership::members::Roll;
 use pccl_protocol::{
     Cause, Culprit, KickCode, KickReason, Name, Operation, PeerId, Phase, Register, SyncId, Text, Verdict,
 };
@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 
 impl Roll {
     /// Whether a peer may give shared state to others.
-    pub(super) fn may_give(&self, id: PeerId) -> bool {
+    pub(crate) fn may_give(&self, id: PeerId) -> bool {
         let listed = &self.options.trusted_seeders;
         listed.is_empty() || self.peers.get(&id).is_some_and(|peer| listed.contains(&peer.info.name))
     }
 
     /// Who has the name of a trusted seeder keeps it for as long as it is there. Only its own next life, which has
     /// proven who it was, may come with the same name before.
-    pub(super) fn admit_name(&self, info: &Register) -> Result<(), KickReason> {
+    pub(crate) fn admit_name(&self, info: &Register) -> Result<(), KickReason> {
         if !self.options.trusted_seeders.contains(&info.name) {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl Roll {
 
 impl MasterState {
     /// Why an election has no effect: somebody lacks what was elected, and no trusted seeder holds that.
-    pub(super) fn refuse_source(
+    pub(crate) fn refuse_source(
         &self,
         votes: &BTreeMap<PeerId, SyncVote>,
         (sync, election): (SyncId, &Election),

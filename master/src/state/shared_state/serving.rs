@@ -2,15 +2,15 @@
 //! they train.
 
 use super::election::Election;
-use super::group::SyncVote;
-use super::types::Timestamp;
+use crate::state::groups::group::SyncVote;
+use crate::state::types::Timestamp;
 use pccl_hash::Digest128;
 use pccl_protocol::{FetchItem, Key, PeerId, Revision, SyncId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the voters of a sync hold once it is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Content {
+pub(crate) struct Content {
     /// Tensors that are the same everywhere.
     strict: Vec<FetchItem>,
     /// Tensors that may differ.
@@ -21,7 +21,7 @@ pub(super) struct Content {
 
 impl Content {
     /// What these votes come to when everybody has got what the election names. All votes have the same tensors.
-    pub(super) fn of(
+    pub(crate) fn of(
         votes: &BTreeMap<PeerId, SyncVote>,
         election: &Election,
         may_give: impl Fn(PeerId) -> bool,
@@ -68,7 +68,7 @@ impl Content {
 
 /// The place of a content among those of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// The first content of its count: it begins anew when nobody is left who holds the state.
     first: SyncId,
     /// How many contents of this count there were before.
@@ -77,19 +77,19 @@ pub(super) struct Place {
 
 impl Place {
     /// How many contents newer it is than `older`; nothing if they are of two counts.
-    pub(super) fn newer_than(self, older: Self) -> Option<u64> {
+    pub(crate) fn newer_than(self, older: Self) -> Option<u64> {
         (self.first == older.first).then(|| self.number.saturating_sub(older.number))
     }
 }
 
 /// The last committed sync of a group.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Agreed {
-    pub(super) sync: SyncId,
-    pub(super) revision: Revision,
+pub(crate) struct Agreed {
+    pub(crate) sync: SyncId,
+    pub(crate) revision: Revision,
     /// Names what must be the same: the first of the syncs in a row that have committed just that.
-    pub(super) content: SyncId,
-    pub(super) place: Place,
+    pub(crate) content: SyncId,
+    pub(crate) place: Place,
     holds: Content,
     /// Members with a standing loan.
     lenders: BTreeSet<PeerId>,
@@ -102,7 +102,7 @@ pub(super) struct Agreed {
 
 impl Agreed {
     /// A sync was committed after this one.
-    pub(super) fn next(before: Option<&Self>, sync: SyncId, revision: Revision, holds: Content) -> Self {
+    pub(crate) fn next(before: Option<&Self>, sync: SyncId, revision: Revision, holds: Content) -> Self {
         let is_same = before.is_some_and(|before| before.holds.strict == holds.strict);
         let known = before.map(|before| (before.content, before.place));
         let (content, place) = match known {
@@ -115,7 +115,7 @@ impl Agreed {
     }
 
     /// A member says that it lends what a sync has committed, or does not any more. Whether that is a new loan.
-    pub(super) fn lend(&mut self, id: PeerId, sync: SyncId, stands: bool, now: Timestamp) -> bool {
+    pub(crate) fn lend(&mut self, id: PeerId, sync: SyncId, stands: bool, now: Timestamp) -> bool {
         if !stands {
             if sync == self.sync {
                 self.end(id);
@@ -131,7 +131,7 @@ impl Agreed {
     }
 
     /// The loan of a member ends.
-    pub(super) fn end(&mut self, id: PeerId) {
+    pub(crate) fn end(&mut self, id: PeerId) {
         self.lenders.remove(&id);
         if self.lenders.is_empty() {
             self.lends_since = None;
@@ -139,33 +139,33 @@ impl Agreed {
     }
 
     /// A member is gone.
-    pub(super) fn forget(&mut self, id: PeerId) {
+    pub(crate) fn forget(&mut self, id: PeerId) {
         self.end(id);
         self.holds.held.remove(&id);
     }
 
-    pub(super) const fn lenders(&self) -> &BTreeSet<PeerId> {
+    pub(crate) const fn lenders(&self) -> &BTreeSet<PeerId> {
         &self.lenders
     }
 
     /// Whether somebody is there who lends, or may do so: there was a loan of this sync or of the one before.
-    pub(super) fn may_be_lent(&self) -> bool {
+    pub(crate) fn may_be_lent(&self) -> bool {
         (self.lent || self.lent_before) && !self.holds.held.is_empty()
     }
 
     /// Until when others of those who hold it may lend it, too: then several can be named at once.
-    pub(super) fn is_open_until(&self, grace: std::time::Duration) -> Option<Timestamp> {
+    pub(crate) fn is_open_until(&self, grace: std::time::Duration) -> Option<Timestamp> {
         let is_open = self.lenders.len() < self.holds.held.len();
         self.lends_since.filter(|_| is_open).map(|since| since + grace)
     }
 
     /// All tensors as these lenders hold them.
-    pub(super) fn tensors_of(&self, lenders: &[PeerId]) -> Vec<FetchItem> {
+    pub(crate) fn tensors_of(&self, lenders: &[PeerId]) -> Vec<FetchItem> {
         self.holds.as_held_by(lenders)
     }
 
     /// The master stood still.
-    pub(super) fn extend(&mut self, past: impl Fn(&mut Timestamp)) {
+    pub(crate) fn extend(&mut self, past: impl Fn(&mut Timestamp)) {
         self.lends_since.iter_mut().for_each(past);
     }
 }
@@ -173,7 +173,7 @@ impl Agreed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::election::elect;
+    use crate::state::shared_state::election::elect;
     use pccl_protocol::{RequestId, StateEntry, SyncStrategy};
     use pccl_quant::DataType;
 

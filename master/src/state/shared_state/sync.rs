@@ -1,9 +1,9 @@
 //! Shared-state syncs: votes, plans, outcomes.
 
-use super::MasterState;
 use super::election::{Conflict, Deviation, deviants, elect};
-use super::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
-use super::loans::Content;
+use super::serving::Content;
+use crate::state::MasterState;
+use crate::state::groups::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, SyncId,
     SyncInitiate, SyncOutcome, SyncPlan, SyncPlanFor, Text, TooFewPeers, Verdict, VoteRef,
@@ -24,7 +24,7 @@ enum Step {
 }
 
 impl MasterState {
-    pub(super) fn admit_sync(&self, group: GroupId, vote: &SyncInitiate) -> Result<(), KickReason> {
+    pub(crate) fn admit_sync(&self, group: GroupId, vote: &SyncInitiate) -> Result<(), KickReason> {
         let Some(group) = self.groups.get(&group) else { return Ok(()) };
         if vote.epoch > group.epoch {
             let text =
@@ -50,7 +50,7 @@ impl MasterState {
         }
     }
 
-    pub(super) fn record_sync_initiate(&mut self, id: PeerId, group_id: GroupId, vote: SyncInitiate) {
+    pub(crate) fn record_sync_initiate(&mut self, id: PeerId, group_id: GroupId, vote: SyncInitiate) {
         let since = self.roll.now;
         self.check_offer(id, &vote);
         let Some(group) = self.groups.get_mut(&group_id) else { return };
@@ -74,7 +74,7 @@ impl MasterState {
     }
 
     /// Takes a lost peer out of the sync of its group.
-    pub(super) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
+    pub(crate) fn lose_voter(group: &mut Group, id: PeerId, loss: &Loss) {
         group.shared.fetches.forget(id);
         group.shared.agreed.iter_mut().for_each(|agreed| agreed.forget(id));
         match &mut group.shared.sync {
@@ -91,7 +91,7 @@ impl MasterState {
     }
 
     /// Rule: sync votes are answered, complete ones elect, running syncs are decided.
-    pub(super) fn settle_syncs(&mut self) -> bool {
+    pub(crate) fn settle_syncs(&mut self) -> bool {
         let mut fired = false;
         let all: Vec<GroupId> =
             self.groups.iter().filter(|(_, group)| group.shared.sync.is_some()).map(|(id, _)| *id).collect();

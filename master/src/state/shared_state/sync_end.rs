@@ -1,11 +1,12 @@
 //! The end of a sync: what voters report, whose fault a failed fetch is, and the outcome.
 
 use super::fetches::{Failures, judge};
-use super::group::{Group, Loss, Sync, SyncVoter, VoterReport};
-use super::loans::Agreed;
-use super::roll::Roll;
-use super::verdicts::NO_STATE;
-use super::{MasterState, Timestamp};
+use super::serving::Agreed;
+use crate::state::MasterState;
+use crate::state::Timestamp;
+use crate::state::groups::group::{Group, Loss, Sync, SyncVoter, VoterReport};
+use crate::state::membership::members::Roll;
+use crate::state::operations::verdicts::NO_STATE;
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, SourceFault, SyncComplete, SyncId,
     SyncOutcome, SyncOutcomeFor, SyncReport, Text, Verdict,
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Roll {
     /// Sources that failed a voter, are still there, and have not been heard since that can be judged.
-    pub(super) fn unheard_sources(&self, report: &VoterReport) -> impl Iterator<Item = PeerId> {
+    pub(crate) fn unheard_sources(&self, report: &VoterReport) -> impl Iterator<Item = PeerId> {
         let due = match report {
             VoterReport::Failed { at, .. } => *at + self.options.edge_grace,
             VoterReport::Awaited | VoterReport::Ready => Timestamp::default(),
@@ -25,7 +26,7 @@ impl Roll {
 }
 
 impl MasterState {
-    pub(super) fn admit_sync_complete(
+    pub(crate) fn admit_sync_complete(
         &self,
         id: PeerId,
         group: GroupId,
@@ -50,7 +51,7 @@ impl MasterState {
         }
     }
 
-    pub(super) fn record_sync_complete(&mut self, id: PeerId, group_id: GroupId, complete: SyncComplete) {
+    pub(crate) fn record_sync_complete(&mut self, id: PeerId, group_id: GroupId, complete: SyncComplete) {
         let SyncComplete { sync: completed, report, failures, gave } = complete;
         let at = self.roll.now;
         // A source that is not heard may have stopped, which shows nothing about the way to it.
@@ -82,7 +83,7 @@ impl MasterState {
     /// Whether all have reported and failed fetches can be judged. They are held back for the same time as a broken
     /// edge: the death of a source may explain them. So a sign of life of each source is waited for, too: nobody could
     /// sync before a silent one is heard again or dropped.
-    pub(super) fn failures_due(&self, voters: &BTreeMap<PeerId, SyncVoter>) -> bool {
+    pub(crate) fn failures_due(&self, voters: &BTreeMap<PeerId, SyncVoter>) -> bool {
         voters.values().all(|voter| match &voter.report {
             VoterReport::Awaited => false,
             VoterReport::Ready => true,
@@ -94,7 +95,7 @@ impl MasterState {
     }
 
     /// When a sync has to be looked at again; `None` while only news from a peer can change something.
-    pub(super) fn sync_deadline(&self, sync: &Sync) -> Option<Timestamp> {
+    pub(crate) fn sync_deadline(&self, sync: &Sync) -> Option<Timestamp> {
         let Sync::Running { voters, .. } = sync else { return None };
         let mut latest = None;
         let mut judged = true;
@@ -112,7 +113,7 @@ impl MasterState {
     }
 
     /// Who has to go so that the others can sync, and why. Nobody, if the end of a source explains a failure.
-    pub(super) fn culprits_of_fetches(
+    pub(crate) fn culprits_of_fetches(
         &self,
         group: &Group,
         voters: &BTreeMap<PeerId, SyncVoter>,
@@ -175,7 +176,7 @@ impl MasterState {
         format!("{}{address}", self.roll.name_of(source))
     }
 
-    pub(super) fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
+    pub(crate) fn no_source(&self, sync: SyncId, id: PeerId, voter: &SyncVoter, lost: &[Loss]) -> Verdict {
         let reporter = self.roll.name_of(id);
         let detail = match &voter.report {
             VoterReport::Failed { text, .. } => format!("{reporter} {NO_STATE}: {text}"),
@@ -200,7 +201,7 @@ impl MasterState {
         }
     }
 
-    pub(super) fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
+    pub(crate) fn end_sync(&mut self, group_id: GroupId, outcome: SyncOutcome) {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let Some(Sync::Running { sync, content, voters, .. }) = group.shared.sync.take() else { return };
         match &outcome {

@@ -1,7 +1,7 @@
 //! Edges between two members that send to each other.
 
 use super::super::MasterState;
-use super::super::pairs::PairState;
+use super::super::groups::point_to_point::PairState;
 use super::harness::*;
 use pccl_protocol::*;
 

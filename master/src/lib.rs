@@ -5,7 +5,7 @@
 //! computed by the crate `pccl-planner`.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `handle`, `config`, `error`, `event_loop`,
-//! `relay`, `doctor`, `rates`, `journal`, `office`, `origin`, `state`, `json`, `operate`.
+//! `relay`, `doctor`, `rates`, `journal`, `leadership`, `origin`, `state`, `json`, `operate`.
 #![forbid(unsafe_code)]
 
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
@@ -18,7 +18,7 @@ mod event_loop;
 mod handle;
 mod journal;
 mod json;
-pub mod office;
+pub mod leadership;
 mod operate;
 mod origin;
 mod rates;

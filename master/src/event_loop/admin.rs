@@ -184,7 +184,7 @@ fn write_some(stream: &mut UnixStream, left: &mut Vec<u8>) -> Step {
 
 /// The operator's socket in the care of the loop.
 #[derive(Debug)]
-pub(super) struct Admin {
+pub(crate) struct Admin {
     listener: UnixListener,
     connections: BTreeMap<u64, Connection>,
     /// Somebody may wait to be accepted.
@@ -194,14 +194,14 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    pub(super) fn register(socket: AdminSocket, reactor: &mut Reactor) -> io::Result<Self> {
+    pub(crate) fn register(socket: AdminSocket, reactor: &mut Reactor) -> io::Result<Self> {
         let mut listener = UnixListener::from_std(socket.socket.try_clone()?);
         reactor.add_waking(&mut listener)?;
         Ok(Self { listener, connections: BTreeMap::new(), is_ready: true, _file: socket })
     }
 
     /// When the first connection's time is over.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.connections.values().map(|connection| connection.deadline).min()
     }
 
@@ -231,7 +231,7 @@ impl Admin {
 
 impl EventLoop {
     /// Serves the operator's socket. All of its connections are looked at each time: there are few.
-    pub(super) fn admin_turn(&mut self) {
+    pub(crate) fn admin_turn(&mut self) {
         let Some(admin) = &mut self.admin else { return };
         admin.accept(&mut self.reactor);
         let now = Instant::now();
@@ -272,7 +272,7 @@ impl EventLoop {
     }
 
     /// Answers the operator who waits, if there is one.
-    pub(super) fn answer_operator(&mut self, done: Result<String, String>) {
+    pub(crate) fn answer_operator(&mut self, done: Result<String, String>) {
         let Some(key) = self.operator.take() else { return };
         if self.admin_answer(key, done)
             && let Some(admin) = &mut self.admin

@@ -2,8 +2,8 @@
 
 use super::{
     EventLoop, STOP_LINGER, STOP_TIMEOUT,
-    conn::{Conn, Phase},
-    frame::frame,
+    connections::conn::{Conn, Phase},
+    connections::frame::frame,
 };
 use crate::state::{Action, ClientKey, Input, MasterState};
 use log::Level;
@@ -23,7 +23,7 @@ const LOOK_AT_READERS: Duration = Duration::from_secs(1);
 
 impl EventLoop {
     /// Hands one input to the state and has it settle.
-    pub(super) fn input(&mut self, input: Input) {
+    pub(crate) fn input(&mut self, input: Input) {
         self.take(input);
         self.settle();
     }
@@ -31,7 +31,7 @@ impl EventLoop {
     /// Hands one input to the state. What follows from it waits until the state settles, at the end of the turn at the
     /// latest, and what comes with it has its part in that. Nothing leaves before the end of a turn, so nobody can
     /// tell.
-    pub(super) fn take(&mut self, input: Input) {
+    pub(crate) fn take(&mut self, input: Input) {
         self.observer.input(&input);
         let now = self.now();
         self.at = now;
@@ -41,7 +41,7 @@ impl EventLoop {
     }
 
     /// Lets the state draw the consequences of what it has taken.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         while mem::take(&mut self.unsettled) {
             self.record_settled();
             self.act(|state, actions| state.settle(actions));
@@ -63,7 +63,7 @@ impl EventLoop {
     }
 
     /// Carries out one action. Notes clients that have not read for too long.
-    pub(super) fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
+    pub(crate) fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
         if let Some(keeper) = &mut self.keeper {
             keeper.note_asked(&action);
         }
@@ -95,7 +95,7 @@ impl EventLoop {
 
     /// Queues a packet, encoded once. Clients that are gone or being closed are passed over: the state may not know
     /// yet.
-    pub(super) fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
+    pub(crate) fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
         let mut encoded = frame(packet).counted(&self.queued);
         // What strangers ask for says nothing that a peer would act on.
         let is_open = matches!(packet, M2c::Status(_) | M2c::Rates(_) | M2c::Examined(_));
@@ -157,7 +157,7 @@ impl EventLoop {
     }
 
     /// Clients that have not read what waits for them for too long are a fact for the state.
-    pub(super) fn judge_readers(&mut self) {
+    pub(crate) fn judge_readers(&mut self) {
         let now = Instant::now();
         if now < self.next_look_at_readers {
             return;
@@ -191,7 +191,7 @@ impl EventLoop {
     }
 
     /// Begins to close a connection: what is queued is flushed first.
-    pub(super) fn close(&mut self, key: u64) {
+    pub(crate) fn close(&mut self, key: u64) {
         if self.conns.get(&key).is_some_and(|conn| conn.away) {
             self.remove(key);
         } else if let Some(conn) = self.conns.get_mut(&key) {
@@ -205,7 +205,7 @@ impl EventLoop {
     }
 
     /// Writes to every connection for which something was queued.
-    pub(super) fn flush_dirty(&mut self) {
+    pub(crate) fn flush_dirty(&mut self) {
         let now = Instant::now();
         // Nobody takes over from a master that is stopped in order.
         let released = if self.stop_deadline.is_some() { u64::MAX } else { self.release() };
@@ -222,7 +222,7 @@ impl EventLoop {
 
     /// Whether a loop that was asked to stop is through. A client that never closes its end does not hold it up for
     /// long.
-    pub(super) fn has_stopped(&mut self) -> bool {
+    pub(crate) fn has_stopped(&mut self) -> bool {
         let Some(deadline) = self.stop_deadline else { return false };
         let now = Instant::now();
         if self.conns.values().all(Conn::is_flushed) {
@@ -232,7 +232,7 @@ impl EventLoop {
     }
 
     /// The run ends: no more connections, everybody is told, and the loop ends when all have been flushed.
-    pub(super) fn begin_stop(&mut self) {
+    pub(crate) fn begin_stop(&mut self) {
         log::info!("stopping, {} connections are closed", self.conns.len());
         self.stop_deadline = Some(Instant::now() + STOP_TIMEOUT);
         self.reactor.stop_listening();

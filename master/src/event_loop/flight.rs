@@ -55,7 +55,7 @@ impl Known {
 
 /// Watches what goes in and out.
 #[derive(Debug)]
-pub(super) struct Observer {
+pub(crate) struct Observer {
     recorder: Arc<Recorder>,
     clients: BTreeMap<ClientKey, Known>,
     verdicts: VecDeque<Verdict>,
@@ -63,17 +63,17 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) const fn new(recorder: Arc<Recorder>) -> Self {
+    pub(crate) const fn new(recorder: Arc<Recorder>) -> Self {
         Self { recorder, clients: BTreeMap::new(), verdicts: VecDeque::new(), last_plan: None }
     }
 
     /// The run is another one than was thought, or is known now.
-    pub(super) fn identify(&self, run: RunId) {
+    pub(crate) fn identify(&self, run: RunId) {
         self.recorder.identify(run, None);
     }
 
     /// This master goes on for one that has died, with those who had registered there.
-    pub(super) fn recall<'a>(
+    pub(crate) fn recall<'a>(
         &mut self,
         registered: impl Iterator<Item = (ClientKey, PeerId, IpAddr, &'a Register)>,
     ) {
@@ -86,7 +86,7 @@ impl Observer {
     }
 
     /// An input is about to be handled.
-    pub(super) fn input(&mut self, input: &Input) {
+    pub(crate) fn input(&mut self, input: &Input) {
         match input {
             Input::Connected { client, remote, .. } => {
                 self.clients.insert(*client, Known::new(*remote));
@@ -137,7 +137,7 @@ impl Observer {
     }
 
     /// A packet is about to be queued.
-    pub(super) fn output(&mut self, client: ClientKey, packet: &M2c) {
+    pub(crate) fn output(&mut self, client: ClientKey, packet: &M2c) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         if let M2c::Registered(registered) = packet {
             known.is_registered(&self.recorder, registered.peer);
@@ -202,7 +202,7 @@ impl Observer {
     }
 
     /// The connection of a client is being closed.
-    pub(super) fn closed(&mut self, client: ClientKey) {
+    pub(crate) fn closed(&mut self, client: ClientKey) {
         let known = self.clients.remove(&client);
         if let Some(Known { peer, away: Some(text), .. }) = known {
             self.lost(peer, &text);

@@ -8,45 +8,29 @@
 
 mod admin;
 mod apply;
-mod conn;
-mod deposed;
-mod feeder;
-mod feeds;
+mod connections;
 mod flight;
-mod forced;
-mod frame;
-mod half_open;
-mod inbox;
-mod keeper;
-mod large;
 mod planner;
 mod reach;
-mod read;
-mod recall;
-mod returning;
-mod room;
+mod replication;
 mod rotation;
-mod second_run;
-mod standing;
-mod step_down;
 mod tickets;
 
 pub(crate) use admin::AdminSocket;
-pub(crate) use feeder::Search;
-pub(crate) use recall::Recalled;
+pub(crate) use replication::follower_side::Search;
+pub(crate) use replication::replay::Recalled;
 
 use crate::{
     journal::{Journal, Open},
-    office::Acting,
+    leadership::Leader,
     origin::Origin,
     relay::RelayNews,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
 };
 use admin::Admin;
-use conn::Conn;
-use feeder::{Following, draw_copy};
-use keeper::Keeper;
-use large::LargePackets;
+use connections::conn::Conn;
+use connections::descriptors::Room;
+use connections::large_packets::LargePackets;
 use pccl_flight::Recorder;
 use pccl_protocol::{
     CopyId, RunId,
@@ -54,15 +38,16 @@ use pccl_protocol::{
 };
 use planner::Planner;
 use reach::Reacher;
-use room::Room;
-use standing::{Fresh, Own, Standing};
+use replication::follower_side::{Following, draw_copy};
+use replication::journal_writer::Keeper;
+use replication::standby::{Fresh, Own, Standing};
+use replication::step_down::Departure;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
-use step_down::Departure;
 use tickets::TicketOffice;
 use tinysockets::{
     bucket::{Bucket, Lines, Rate},
@@ -186,7 +171,7 @@ pub(crate) struct EventLoop {
     ends_with: Option<LoopEnd>,
     ends_run: Arc<AtomicBool>,
     /// Others know a run that this one does not, and nobody is in that of this one.
-    second_run: Option<second_run::SecondRun>,
+    second_run: Option<replication::second_run::SecondRun>,
     /// Since when this master is to go.
     leaving: Option<Instant>,
     /// The operator's connection that waits for an answer.
@@ -270,7 +255,7 @@ impl EventLoop {
             last_read: 0,
             large: LargePackets::default(),
             paced: BTreeMap::new(),
-            thrown_away: Bucket::full(&read::THROWN_AWAY, now),
+            thrown_away: Bucket::full(&connections::reading::THROWN_AWAY, now),
             queued: Gauge::default(),
             next_look_at_readers: now,
             next_look_at_closing: now,
@@ -279,7 +264,7 @@ impl EventLoop {
             closing: BTreeSet::new(),
             unsettled: false,
             actions: Vec::new(),
-            buffer: vec![0; read::BUFFER_BYTES],
+            buffer: vec![0; connections::reading::BUFFER_BYTES],
         };
         match setup.begin {
             Begin::Fresh(state) => {
@@ -287,7 +272,7 @@ impl EventLoop {
                 event_loop.begin_run(fresh, draw_copy()?, setup.keys, keeps.then_some(setup.journal));
             }
             Begin::Again(recalled) => {
-                let office = Acting::go_on(recalled.past.clone());
+                let office = Leader::go_on(recalled.past.clone());
                 event_loop.go_on_as(*recalled, office, setup.journal, setup.keys);
                 if let Some(keeper) = &mut event_loop.keeper {
                     keeper.recalled = event_loop.conns.keys().copied().collect();
@@ -320,7 +305,7 @@ impl EventLoop {
         self.state = *state;
         self.lead_run(origin.run);
         self.tickets = keys.map(|keys| TicketOffice::open(&origin, keys));
-        self.keeper = keeps.map(|journal| Keeper::new(journal, origin, Open::default(), Acting::new(copy)));
+        self.keeper = keeps.map(|journal| Keeper::new(journal, origin, Open::default(), Leader::new(copy)));
     }
 
     /// This master leads this run from now on.

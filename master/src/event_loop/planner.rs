@@ -31,7 +31,7 @@ struct Worker {
 }
 
 /// See the module's documentation. Threads are started when there is something to plan.
-pub(super) struct Planner {
+pub(crate) struct Planner {
     waker: Arc<Waker>,
     answers: Arc<Mutex<Vec<Input>>>,
     /// Plans without an answer.
@@ -41,13 +41,13 @@ pub(super) struct Planner {
 }
 
 impl Planner {
-    pub(super) fn new(waker: Arc<Waker>) -> Self {
+    pub(crate) fn new(waker: Arc<Waker>) -> Self {
         let (open, answers) = (BTreeMap::new(), Arc::default());
         Self { waker, answers, open, urgent: None, background: None }
     }
 
     /// Has a ring planned.
-    pub(super) fn plan(&mut self, plan: PlanKey, job: Job, background: bool) {
+    pub(crate) fn plan(&mut self, plan: PlanKey, job: Job, background: bool) {
         let dropped = Arc::new(AtomicBool::new(false));
         let task = Task { plan, job, dropped: Arc::clone(&dropped) };
         let slot = if background { &mut self.background } else { &mut self.urgent };
@@ -65,14 +65,14 @@ impl Planner {
     }
 
     /// Nobody wants this plan any more.
-    pub(super) fn drop_plan(&mut self, plan: PlanKey) {
+    pub(crate) fn drop_plan(&mut self, plan: PlanKey) {
         if let Some(dropped) = self.open.remove(&plan) {
             dropped.store(true, Ordering::Relaxed);
         }
     }
 
     /// What has been planned since the last call.
-    pub(super) fn take_answers(&mut self) -> Vec<Input> {
+    pub(crate) fn take_answers(&mut self) -> Vec<Input> {
         let answers = mem::take(&mut *self.answers.lock());
         for answer in &answers {
             if let Input::Planned { plan, .. } = answer {

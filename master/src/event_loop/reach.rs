@@ -39,7 +39,7 @@ struct Task {
 
 /// See the module's documentation. Threads end by themselves when this is dropped: a connection that is being tried
 /// holds nothing of the master.
-pub(super) struct Reacher {
+pub(crate) struct Reacher {
     desk: Desk,
     /// Of the thread for those who have none of their own.
     tasks: Option<Sender<Task>>,
@@ -56,12 +56,12 @@ struct Desk {
 }
 
 impl Reacher {
-    pub(super) fn new(run: RunId, waker: Arc<Waker>) -> Self {
+    pub(crate) fn new(run: RunId, waker: Arc<Waker>) -> Self {
         Self { desk: Desk { run, waker, answers: Arc::default(), busy: Arc::default() }, tasks: None }
     }
 
     /// Has both listeners of a peer tried, with what opens its door if that takes something.
-    pub(super) fn reach(
+    pub(crate) fn reach(
         &mut self,
         (target, asker): (ReachTarget, IpAddr),
         (group, limit): (GroupId, Duration),
@@ -110,7 +110,7 @@ impl Reacher {
     }
 
     /// What was found since the last call.
-    pub(super) fn take_answers(&mut self) -> Vec<Input> {
+    pub(crate) fn take_answers(&mut self) -> Vec<Input> {
         mem::take(&mut *self.desk.answers.lock())
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     EventLoop,
-    conn::{Conn, Phase},
+    connections::conn::{Conn, Phase},
 };
 use crate::state::{ClientKey, Input};
 use pccl_protocol::{KickCode, KickReason, PeerId};
@@ -18,7 +18,7 @@ const OLD_KEY: &str = "the run has another key, and the one with which this conn
 
 impl EventLoop {
     /// Accepts other run keys from now on, and tells all peers. Some are dropped before, so that they do not hear.
-    pub(super) fn rotate_key(
+    pub(crate) fn rotate_key(
         &mut self,
         keys: Result<AcceptedKeys, KeyError>,
         dropped: &[&str],
@@ -119,7 +119,7 @@ impl EventLoop {
 
     /// Why a connection that has proven a run key is not to be served all the same: that key may have gone between the
     /// two halves of its handshake.
-    pub(super) fn objection_to_key(&self, key: u64) -> Option<(Refusal, String)> {
+    pub(crate) fn objection_to_key(&self, key: u64) -> Option<(Refusal, String)> {
         let Some(Phase::HalfOpen(half_open, _)) = self.conns.get(&key).map(|conn| &conn.phase) else {
             return None;
         };

@@ -60,7 +60,7 @@ impl KeysTag {
 
 /// What the master proves to have when it tries a port.
 #[derive(Debug)]
-pub(super) enum Opener {
+pub(crate) enum Opener {
     /// That of a registered peer.
     Door(DoorKey),
     /// The run key: a machine that is examined has no door of its own.
@@ -69,7 +69,7 @@ pub(super) enum Opener {
 
 impl Opener {
     /// For a connection with this preamble.
-    pub(super) fn key(&self, preamble: &Preamble) -> SecretKey {
+    pub(crate) fn key(&self, preamble: &Preamble) -> SecretKey {
         match self {
             Self::Door(door) => door.ticket(preamble),
             Self::Key(key) => key.secret().clone(),
@@ -79,7 +79,7 @@ impl Opener {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct TicketOffice {
+pub(crate) struct TicketOffice {
     authority: Authority,
     run: RunId,
     keys: RunKeys,
@@ -88,27 +88,27 @@ pub(super) struct TicketOffice {
 
 impl TicketOffice {
     /// For a run with these keys.
-    pub(super) fn open(origin: &Origin, keys: RunKeys) -> Self {
+    pub(crate) fn open(origin: &Origin, keys: RunKeys) -> Self {
         Self { authority: origin.authority(), run: origin.run, keys, holders: BTreeMap::new() }
     }
 
     /// What it knows of peers, see [`TicketOffice::recall`].
-    pub(super) fn remember(&self) -> Result<Vec<u8>, postcard::Error> {
+    pub(crate) fn remember(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_stdvec(&self.holders)
     }
 
     /// The office that knew this, with the keys that are accepted now.
-    pub(super) fn recall(origin: &Origin, keys: RunKeys, known: &[u8]) -> Result<Self, postcard::Error> {
+    pub(crate) fn recall(origin: &Origin, keys: RunKeys, known: &[u8]) -> Result<Self, postcard::Error> {
         Ok(Self { holders: postcard::from_bytes(known)?, ..Self::open(origin, keys) })
     }
 
     /// The keys that are accepted now.
-    pub(super) fn accepted(&self) -> AcceptedKeys {
+    pub(crate) fn accepted(&self) -> AcceptedKeys {
         self.keys.accepted()
     }
 
     /// Other keys are accepted from now on. Who is to be told what.
-    pub(super) fn change_keys(&mut self, keys: AcceptedKeys, now_ms: u64) -> Vec<(ClientKey, M2c)> {
+    pub(crate) fn change_keys(&mut self, keys: AcceptedKeys, now_ms: u64) -> Vec<(ClientKey, M2c)> {
         self.keys.replace(keys.clone());
         let mut told = Vec::new();
         for (client, holder) in self.holders.iter_mut().filter(|(_, holder)| holder.knows.is_some()) {
@@ -119,7 +119,7 @@ impl TicketOffice {
     }
 
     /// Whether this is a client that was let in.
-    pub(super) fn is_member(&self, client: ClientKey) -> bool {
+    pub(crate) fn is_member(&self, client: ClientKey) -> bool {
         self.holders.get(&client).is_some_and(|holder| holder.knows.is_some())
     }
 
@@ -129,7 +129,7 @@ impl TicketOffice {
     }
 
     /// What opens the door of a peer, or of a machine that is examined, to the master.
-    pub(super) fn opener_of(&self, peer: PeerId) -> Opener {
+    pub(crate) fn opener_of(&self, peer: PeerId) -> Opener {
         match self.holders.values().any(|holder| holder.peer == peer) {
             true => Opener::Door(self.door_of(peer)),
             false => Opener::Key(self.keys.accepted().used),
@@ -137,12 +137,12 @@ impl TicketOffice {
     }
 
     /// Whether this proves to be a peer of this run.
-    pub(super) fn is_proof(&self, peer: PeerId, proof: Option<&SecretKey>) -> bool {
+    pub(crate) fn is_proof(&self, peer: PeerId, proof: Option<&SecretKey>) -> bool {
         proof == Some(self.door_of(peer).secret())
     }
 
     /// Why a packet of a client is not to be believed.
-    pub(super) fn objection(&self, packet: &C2m) -> Option<String> {
+    pub(crate) fn objection(&self, packet: &C2m) -> Option<String> {
         let C2m::Register(register) = packet else { return None };
         let previous = register.previous.as_ref().filter(|previous| previous.run == self.run)?;
         if self.is_proof(previous.peer, previous.proof.as_ref()) {
@@ -152,7 +152,7 @@ impl TicketOffice {
     }
 
     /// What a client has to be sent in front of a packet.
-    pub(super) fn in_front_of(&mut self, client: ClientKey, packet: &M2c, now_ms: u64) -> Vec<M2c> {
+    pub(crate) fn in_front_of(&mut self, client: ClientKey, packet: &M2c, now_ms: u64) -> Vec<M2c> {
         if let M2c::Registered(registered) = packet {
             let holder = Holder {
                 peer: registered.peer,
@@ -217,7 +217,7 @@ impl TicketOffice {
     }
 
     /// A client has gone.
-    pub(super) fn forget(&mut self, client: ClientKey) {
+    pub(crate) fn forget(&mut self, client: ClientKey) {
         self.holders.remove(&client);
     }
 

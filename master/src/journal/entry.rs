@@ -1,7 +1,7 @@
 //! What a journal holds, and its form: frames of a length, checksums and the bytes of one value. Pure.
 
 use crate::{
-    office::Past,
+    leadership::Past,
     origin::Origin,
     state::{Action, ClientKey, Input, Options, PlanKey, Timestamp},
 };

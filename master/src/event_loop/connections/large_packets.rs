@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// See the module's documentation. Connections are named by their keys.
 #[derive(Debug, Default)]
-pub(super) struct LargePackets {
+pub(crate) struct LargePackets {
     granted: BTreeMap<u64, usize>,
     granted_bytes: usize,
     /// Those that are not read until there is room.
@@ -14,7 +14,7 @@ pub(super) struct LargePackets {
 
 impl LargePackets {
     /// Whether the packet of so many bytes that begins on a connection may arrive now. If not, its turn comes.
-    pub(super) fn grant(&mut self, key: u64, bytes: usize) -> bool {
+    pub(crate) fn grant(&mut self, key: u64, bytes: usize) -> bool {
         if self.granted.contains_key(&key) {
             return true;
         }
@@ -32,7 +32,7 @@ impl LargePackets {
     }
 
     /// The packet has arrived, or the connection is gone. Whether that changed anything.
-    pub(super) fn release(&mut self, key: u64) -> bool {
+    pub(crate) fn release(&mut self, key: u64) -> bool {
         let given = self.granted.remove(&key);
         self.granted_bytes -= given.unwrap_or(0);
         let waited = self.waiting.len();
@@ -41,12 +41,12 @@ impl LargePackets {
     }
 
     /// Whose turn it is when there is room.
-    pub(super) fn next(&self) -> Option<u64> {
+    pub(crate) fn next(&self) -> Option<u64> {
         self.waiting.front().copied()
     }
 
     /// Connections that are not read.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> {
         self.waiting.iter().copied()
     }
 }

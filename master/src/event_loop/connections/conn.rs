@@ -1,6 +1,8 @@
 //! One connection: its socket, what it has sent, and what waits to be written to it.
 
-use super::{half_open::HalfOpen, inbox::Inbox, recall::Place};
+use super::half_open::HalfOpen;
+use super::inbox::Inbox;
+use crate::event_loop::replication::replay::Place;
 use pccl_protocol::{
     M2c, Term,
     limits::{CONTROL_BUFFER_BYTES, MAX_KEPT_BYTES, MAX_THROWN_AWAY_BYTES, MIN_READ_BYTES, READER_WINDOW_MS},
@@ -29,7 +31,7 @@ const READER_WINDOW: Duration = Duration::from_millis(READER_WINDOW_MS);
 
 /// Where a connection stands.
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// It is not known yet whose it is; it must be before the deadline.
     HalfOpen(Box<HalfOpen>, Instant),
     /// A client that the state knows.
@@ -47,7 +49,7 @@ pub(super) enum Phase {
 
 /// What one attempt to read gave.
 #[derive(Debug)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// This many bytes.
     Bytes(usize),
     /// Nothing for now.
@@ -58,21 +60,21 @@ pub(super) enum Received {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) stream: Stream,
-    pub(super) remote: SocketAddr,
-    pub(super) phase: Phase,
+pub(crate) struct Conn {
+    pub(crate) stream: Stream,
+    pub(crate) remote: SocketAddr,
+    pub(crate) phase: Phase,
     /// The run key that the other end has proven. Missing without a key, and for a place that was recalled.
-    pub(super) opened_by: Option<RunKey>,
+    pub(crate) opened_by: Option<RunKey>,
     /// The queue grew beyond its limit; the state has been told.
-    pub(super) overflowed: bool,
+    pub(crate) overflowed: bool,
     /// The connection has ended, and another one may take its place.
-    pub(super) away: bool,
+    pub(crate) away: bool,
     /// Numbered packets of the client that have come.
-    pub(super) received: u64,
+    pub(crate) received: u64,
     /// As in [`Place`], until it is back.
-    pub(super) at_most: Option<(Term, u64)>,
-    pub(super) queue: WriteQueue,
+    pub(crate) at_most: Option<(Term, u64)>,
+    pub(crate) queue: WriteQueue,
     /// Since when the client has been watched that does not read all: what had left then, and what it has to take.
     reader: Option<(Instant, u64, u64)>,
     /// The first write error. The connection lives on until it is read empty: a last packet may lie in front of the
@@ -82,7 +84,7 @@ pub(super) struct Conn {
 
 impl Conn {
     /// A connection of which nothing is known yet.
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: Stream,
         remote: SocketAddr,
         lock: Option<Lock>,
@@ -104,7 +106,7 @@ impl Conn {
     }
 
     /// The place of a client of the master that this one takes the place of: it may come back to it.
-    pub(super) fn recalled(place: Place) -> io::Result<Self> {
+    pub(crate) fn recalled(place: Place) -> io::Result<Self> {
         let Place { remote, received, at_most, queue } = place;
         let stream = Stream::unconnected()?;
         let mut conn = Self::new(stream, SocketAddr::new(remote, 0), None, Instant::now());
@@ -114,14 +116,14 @@ impl Conn {
     }
 
     /// From where its client comes: the loopback address if that is this machine, by whatever address.
-    pub(super) fn origin(&self) -> IpAddr {
+    pub(crate) fn origin(&self) -> IpAddr {
         let remote = self.remote.ip().to_canonical();
         let is_here = self.stream.local_addr().is_ok_and(|local| local.ip().to_canonical() == remote);
         if is_here { Ipv4Addr::LOCALHOST.into() } else { remote }
     }
 
     /// Reads once: into `buffer`, or, as long as it is not known whose the connection is, no more than that takes.
-    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Received {
         let place = match &mut self.phase {
             Phase::HalfOpen(half_open, _) => half_open.missing(),
             Phase::Client(_) | Phase::Closing { .. } => buffer,
@@ -140,17 +142,17 @@ impl Conn {
     }
 
     /// Whether what was received is all that there is, if it is less than there was room for.
-    pub(super) const fn gives_all(&self) -> bool {
+    pub(crate) const fn gives_all(&self) -> bool {
         self.stream.is_plain() && self.write_error.is_none()
     }
 
     /// Whether one more frame is more than may wait. One alone always may.
-    pub(super) fn is_full(&self, frame: &Frame, limit_bytes: usize) -> bool {
+    pub(crate) fn is_full(&self, frame: &Frame, limit_bytes: usize) -> bool {
         !self.overflowed && !self.queue.is_empty() && self.queue.waiting_bytes() + frame.len() > limit_bytes
     }
 
     /// Queues a packet, encoded in `frame`.
-    pub(super) fn queue(&mut self, packet: &M2c, frame: Frame) {
+    pub(crate) fn queue(&mut self, packet: &M2c, frame: Frame) {
         if !self.overflowed || matches!(packet, M2c::Kicked(_)) {
             self.queue.push(frame);
         }
@@ -158,18 +160,18 @@ impl Conn {
 
     /// Throws everything away that has not begun to leave, since the state is about to drop this client; only a kick
     /// is queued from then on.
-    pub(super) fn overflow(&mut self) {
+    pub(crate) fn overflow(&mut self) {
         self.overflowed = true;
         self.queue.drop_unsent();
     }
 
     /// Bytes that wait for a client; none for one that is about to be dropped.
-    pub(super) fn waiting_bytes(&self) -> usize {
+    pub(crate) fn waiting_bytes(&self) -> usize {
         if self.overflowed { 0 } else { self.queue.waiting_bytes() }
     }
 
     /// Whether the client has taken too little of what waits for it for too long. To be asked from time to time.
-    pub(super) fn reads_too_slowly(&mut self, now: Instant) -> bool {
+    pub(crate) fn reads_too_slowly(&mut self, now: Instant) -> bool {
         let waits = !self.away
             && matches!(self.phase, Phase::Client(_))
             && !self.overflowed
@@ -187,7 +189,7 @@ impl Conn {
     }
 
     /// It is a client from now on. The system is not to keep more for it than is good for a connection with few bytes.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         if let Phase::HalfOpen(half_open, _) = &self.phase {
             self.opened_by = half_open.opened_by().cloned();
         }
@@ -199,27 +201,27 @@ impl Conn {
     }
 
     /// Goes on over the connection of another one.
-    pub(super) fn take_over(&mut self, other: Self) {
+    pub(crate) fn take_over(&mut self, other: Self) {
         let Self { stream, remote, phase, opened_by, .. } = other;
         (self.stream, self.remote, self.phase, self.opened_by) = (stream, remote, phase, opened_by);
         (self.away, self.reader, self.write_error) = (false, None, None);
     }
 
     /// Whether so many more bytes may be thrown away of a connection that is being closed.
-    pub(super) fn throw_away(&mut self, bytes: usize) -> bool {
+    pub(crate) fn throw_away(&mut self, bytes: usize) -> bool {
         let Phase::Closing { thrown_away_bytes, .. } = &mut self.phase else { return true };
         *thrown_away_bytes += bytes;
         *thrown_away_bytes <= MAX_THROWN_AWAY_BYTES
     }
 
     /// Queues bytes that are no packet.
-    pub(super) fn queue_raw(&mut self, bytes: &[u8]) {
+    pub(crate) fn queue_raw(&mut self, bytes: &[u8]) {
         self.queue.push(Frame::new(bytes.to_vec()));
     }
 
     /// Writes what the socket takes. `true`: the connection is to be read, since writing failed.
     #[must_use]
-    pub(super) fn flush(&mut self, now: Instant) -> bool {
+    pub(crate) fn flush(&mut self, now: Instant) -> bool {
         if self.away {
             return false;
         }
@@ -249,7 +251,7 @@ impl Conn {
     }
 
     /// Begins to close: flush, then wait a little for the other end.
-    pub(super) fn close(&mut self, now: Instant) {
+    pub(crate) fn close(&mut self, now: Instant) {
         if !matches!(self.phase, Phase::Closing { .. }) {
             self.phase =
                 Phase::Closing { deadline: now + FLUSH_TIMEOUT, flushed: false, thrown_away_bytes: 0 };
@@ -257,7 +259,7 @@ impl Conn {
     }
 
     /// When this connection is dropped or closed unless something happens before.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::HalfOpen(_, deadline) | Phase::Closing { deadline, .. } => Some(deadline),
             Phase::Client(_) => None,
@@ -265,18 +267,18 @@ impl Conn {
     }
 
     /// Whether it is being closed and everything is written.
-    pub(super) fn is_flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         matches!(self.phase, Phase::Closing { flushed: true, .. })
     }
 
     /// Whether nothing waits that may leave.
-    pub(super) fn has_said_all(&self) -> bool {
+    pub(crate) fn has_said_all(&self) -> bool {
         let is_written = self.queue.is_held() || self.queue.is_empty() && !self.stream.is_within_record();
         self.away || self.write_error.is_some() || is_written
     }
 
     /// Moves the deadline by a time in which the whole loop stood still.
-    pub(super) fn extend_deadline(&mut self, gap: Duration) {
+    pub(crate) fn extend_deadline(&mut self, gap: Duration) {
         self.reader = None;
         if let Phase::HalfOpen(_, deadline) | Phase::Closing { deadline, .. } = &mut self.phase {
             *deadline += gap;

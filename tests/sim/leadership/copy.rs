@@ -1,7 +1,7 @@
 //! A copy of what an acting master knows: that of a standby, or what the master itself has written.
 
 use super::world::{Log, News};
-use pccl_master::office::{Acting, Electorates, Past};
+use pccl_master::leadership::{Electorates, Leader, Past};
 use pccl_protocol::{CopyId, PeerId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(super) struct Copy {
 
 impl Copy {
     /// All that a master knows that acts.
-    pub(super) fn chapter(office: &Acting, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
+    pub(super) fn chapter(office: &Leader, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
         let mut past = office.past();
         if past.is_alone {
             past.electorates = Electorates::from(past.turn, members.clone());

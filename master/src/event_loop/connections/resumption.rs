@@ -2,19 +2,18 @@
 //! another connection takes it over. The state hears that a peer is away, and that it is back; of the packets it
 //! notices nothing, see [`pccl_protocol::Return`].
 
-use super::{
-    EventLoop, LoopEnd,
-    conn::{Conn, Phase},
-    frame::frame,
-    read::Progress,
-};
+use super::conn::{Conn, Phase};
+use super::frame::frame;
+use crate::event_loop::EventLoop;
+use crate::event_loop::LoopEnd;
+use crate::event_loop::connections::reading::Progress;
 use crate::state::{ClientKey, Input};
 use pccl_protocol::{C2m, KickCode, KickReason, M2c, PeerId, Received, Return, Returned};
 use tinysockets::throttle::Network;
 
 impl EventLoop {
     /// The connection of a client has ended. Whether its place is kept.
-    pub(super) fn keep_place(&mut self, key: u64, text: &str) -> bool {
+    pub(crate) fn keep_place(&mut self, key: u64, text: &str) -> bool {
         let client = ClientKey(key);
         let is_client = |conn: &Conn| matches!(conn.phase, Phase::Client(_)) && !conn.overflowed;
         if !self.conns.get(&key).is_some_and(is_client)
@@ -34,7 +33,7 @@ impl EventLoop {
     }
 
     /// Deals with what is about connections and their packets, and counts and gives back all others.
-    pub(super) fn take_about_connection(&mut self, key: u64, packet: C2m) -> Result<C2m, Progress> {
+    pub(crate) fn take_about_connection(&mut self, key: u64, packet: C2m) -> Result<C2m, Progress> {
         if self.standing.is_some() {
             self.answer_guest(key, packet);
             return Err(Progress::More);
@@ -108,7 +107,7 @@ impl EventLoop {
     }
 
     /// A connection wants to take the place of the one that a peer had.
-    pub(super) fn take_over(&mut self, key: u64, asked: Return) {
+    pub(crate) fn take_over(&mut self, key: u64, asked: Return) {
         let term = self.term();
         // Only a member can know of a successor, and without a journal there is none.
         if asked.term > term && self.keeper.is_some() && self.is_of_member(&asked) {

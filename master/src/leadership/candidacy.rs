@@ -1,8 +1,8 @@
-//! One who has a copy wants to take over: who would come, and who has promised.
+//! A candidacy: a standby with a copy asks the peers to come to it as their leader, and counts their votes.
 
 use super::{
-    acting::Past,
-    electorates::{Electorates, Quorum},
+    leader::Past,
+    quorum::{Electorates, Quorum},
 };
 use pccl_protocol::{Claim, CopyId, PeerId, Term};
 use std::{
@@ -12,7 +12,7 @@ use std::{
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
-pub struct Bid {
+pub struct Candidacy {
     copy: CopyId,
     electorates: Electorates,
     turns: RangeInclusive<u64>,
@@ -26,7 +26,7 @@ pub struct Bid {
     refused: BTreeMap<PeerId, String>,
 }
 
-impl Bid {
+impl Candidacy {
     /// Of one who has this copy.
     #[must_use]
     pub fn new(copy: CopyId, past: &Past) -> Self {
@@ -139,57 +139,61 @@ mod tests {
     use super::*;
     use pccl_protocol::Copies;
 
-    fn bid(released: u64) -> Bid {
+    fn candidacy(released: u64) -> Candidacy {
         let members = |ids: &[u128]| ids.iter().map(|id| PeerId(*id)).collect::<BTreeSet<_>>();
         let mut electorates = Electorates::from(0, members(&[1, 2, 3]));
         electorates.note(5, members(&[3, 4, 5]));
         let copies = Copies { term: Term(2), number: 1, acting: CopyId(1), standbys: Vec::new() };
-        Bid::new(CopyId(9), &Past { turn: 7, released, electorates, copies, is_alone: false })
+        Candidacy::new(CopyId(9), &Past { turn: 7, released, electorates, copies, is_alone: false })
     }
 
     #[test]
     fn it_asks_when_enough_are_here_and_wins_when_enough_have_promised() {
-        let mut bid = bid(5);
-        bid.comes(PeerId(3), Term(2));
-        bid.comes(PeerId(1), Term(2));
-        assert_eq!((bid.ask(), bid.missing().len()), (None, 2), "one of those is no member any more");
-        bid.comes(PeerId(4), Term(6));
+        let mut candidacy = candidacy(5);
+        candidacy.comes(PeerId(3), Term(2));
+        candidacy.comes(PeerId(1), Term(2));
+        assert_eq!(
+            (candidacy.ask(), candidacy.missing().len()),
+            (None, 2),
+            "one of those is no member any more"
+        );
+        candidacy.comes(PeerId(4), Term(6));
         let claim = Claim { term: Term(7), copy: CopyId(9) };
-        assert_eq!((bid.ask(), bid.ask()), (Some(claim), None));
-        bid.answered(PeerId(3), Term(7), None);
-        bid.answered(PeerId(4), Term(6), None);
-        assert_eq!(bid.is_won(), None);
-        bid.goes(PeerId(3));
-        bid.answered(PeerId(4), Term(7), None);
-        assert_eq!(bid.is_won(), Some(Term(7)), "a promise is kept by who has gone");
+        assert_eq!((candidacy.ask(), candidacy.ask()), (Some(claim), None));
+        candidacy.answered(PeerId(3), Term(7), None);
+        candidacy.answered(PeerId(4), Term(6), None);
+        assert_eq!(candidacy.is_won(), None);
+        candidacy.goes(PeerId(3));
+        candidacy.answered(PeerId(4), Term(7), None);
+        assert_eq!(candidacy.is_won(), Some(Term(7)), "a promise is kept by who has gone");
     }
 
     #[test]
     fn all_who_may_have_been_the_members_count() {
-        let mut bid = bid(4);
-        [3, 4].into_iter().for_each(|peer| bid.comes(PeerId(peer), Term(2)));
-        assert_eq!(bid.ask(), None);
-        bid.comes(PeerId(1), Term(2));
-        assert!(bid.ask().is_some());
-        [4, 1].into_iter().for_each(|peer| bid.answered(PeerId(peer), Term(3), None));
-        assert_eq!(bid.is_won(), None);
-        bid.answered(PeerId(3), Term(3), Some("no".into()));
-        assert_eq!((bid.is_won(), bid.refusal()), (None, Some("no")));
-        bid.answered(PeerId(3), Term(3), None);
-        assert_eq!(bid.is_won(), Some(Term(3)));
+        let mut candidacy = candidacy(4);
+        [3, 4].into_iter().for_each(|peer| candidacy.comes(PeerId(peer), Term(2)));
+        assert_eq!(candidacy.ask(), None);
+        candidacy.comes(PeerId(1), Term(2));
+        assert!(candidacy.ask().is_some());
+        [4, 1].into_iter().for_each(|peer| candidacy.answered(PeerId(peer), Term(3), None));
+        assert_eq!(candidacy.is_won(), None);
+        candidacy.answered(PeerId(3), Term(3), Some("no".into()));
+        assert_eq!((candidacy.is_won(), candidacy.refusal()), (None, Some("no")));
+        candidacy.answered(PeerId(3), Term(3), None);
+        assert_eq!(candidacy.is_won(), Some(Term(3)));
     }
 
     #[test]
     fn what_is_given_back_does_not_count_any_more() {
-        let mut bid = bid(5);
-        [3, 4].into_iter().for_each(|peer| bid.comes(PeerId(peer), Term(2)));
-        bid.ask().unwrap();
-        bid.answered(PeerId(3), Term(3), None);
-        assert_eq!(bid.give_back(), Some(Claim { term: Term(3), copy: CopyId(9) }));
-        assert_eq!(bid.give_back(), None);
-        assert_eq!(bid.ask().map(|claim| claim.term), Some(Term(4)));
-        bid.answered(PeerId(3), Term(3), None);
-        bid.answered(PeerId(4), Term(4), None);
-        assert_eq!(bid.is_won(), None);
+        let mut candidacy = candidacy(5);
+        [3, 4].into_iter().for_each(|peer| candidacy.comes(PeerId(peer), Term(2)));
+        candidacy.ask().unwrap();
+        candidacy.answered(PeerId(3), Term(3), None);
+        assert_eq!(candidacy.give_back(), Some(Claim { term: Term(3), copy: CopyId(9) }));
+        assert_eq!(candidacy.give_back(), None);
+        assert_eq!(candidacy.ask().map(|claim| claim.term), Some(Term(4)));
+        candidacy.answered(PeerId(3), Term(3), None);
+        candidacy.answered(PeerId(4), Term(4), None);
+        assert_eq!(candidacy.is_won(), None);
     }
 }

@@ -6,7 +6,7 @@ use super::{
     peers::Peer,
     world::{End, Fault, Message, World},
 };
-use pccl_master::office::Acting;
+use pccl_master::leadership::Leader;
 use pccl_protocol::Term;
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ impl World {
             Role::Standing(wait) => {
                 self.is_awake(End::Node(*at)) && wait.age() > (Term(0), 0) && !wait.is_heard
             }
-            Role::Acting(_) | Role::Dead => false,
+            Role::Leader(_) | Role::Dead => false,
         };
         let candidates: Vec<usize> = (0..self.nodes.len()).filter(standing).collect();
         if candidates.is_empty() || self.nodes.iter().any(is_wanted) {
@@ -80,7 +80,7 @@ impl World {
                 wait.yields_to.remove(&other);
             }
         }
-        let is_bidding = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
+        let is_bidding = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
         let objects = is_bidding || wait.intent.is_some() || wait.is_heard;
         let age = wait.age();
         self.send(conn, end, Message::StandsBy { objects, age });
@@ -116,8 +116,8 @@ impl World {
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
         let (Some(to_ask), Some(End::Node(node))) = (&mut wait.intent, other) else { return };
         to_ask.remove(&node);
-        // It does not follow its own bid and another word at once.
-        let is_bidding = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
+        // It does not follow its own candidacy and another word at once.
+        let is_bidding = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
         if to_ask.is_empty() && !is_bidding {
             self.act_by_word(at);
         }
@@ -138,7 +138,7 @@ impl World {
         }
         let term = Term(newest.max(past.copies.term).0 + 1000);
         self.is_forced = true;
-        self.act(at, Acting::force(term, copy, past), (log, members), barred);
+        self.act(at, Leader::force(term, copy, past), (log, members), barred);
     }
 }
 

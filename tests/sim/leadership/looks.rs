@@ -16,7 +16,7 @@ impl World {
             return;
         }
         let feed = match &self.nodes[at].role {
-            Role::Acting(lead) => lead.feeds.keys().next().copied(),
+            Role::Leader(lead) => lead.feeds.keys().next().copied(),
             Role::Standing(wait) => wait.feed.as_ref().map(|feed| feed.0),
             Role::Dead => None,
         };
@@ -28,7 +28,7 @@ impl World {
         }
         match &mut self.nodes[at].role {
             Role::Standing(wait) => {
-                let is_frozen = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
+                let is_frozen = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
                 match &wait.feed {
                     None if !is_frozen && other != at => {
                         let acts_soon = wait.intent.is_some();
@@ -44,15 +44,17 @@ impl World {
                     }
                 }
             }
-            Role::Acting(_) | Role::Dead => {}
+            Role::Leader(_) | Role::Dead => {}
         }
     }
 
     /// Promises are given back if not enough stay.
     fn forsake(&mut self, at: usize) {
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
-        let Some(bid) = wait.bid.as_mut().filter(|bid| bid.claim().is_some()) else { return };
-        if bid.has_support() && bid.refusal().is_none() {
+        let Some(candidacy) = wait.candidacy.as_mut().filter(|candidacy| candidacy.claim().is_some()) else {
+            return;
+        };
+        if candidacy.has_support() && candidacy.refusal().is_none() {
             wait.impatience = 0;
             return;
         }
@@ -63,8 +65,8 @@ impl World {
         wait.give_back();
         if wait.other.is_some() {
             std::mem::swap(&mut wait.following, &mut wait.other);
-            if let (Some(bid), Some(copy)) = (&mut wait.bid, &wait.following) {
-                bid.change_copy(copy.copy, &copy.past);
+            if let (Some(candidacy), Some(copy)) = (&mut wait.candidacy, &wait.following) {
+                candidacy.change_copy(copy.copy, &copy.past);
             }
         }
         let guests: Vec<u64> = wait.guests.keys().copied().collect();

@@ -5,7 +5,7 @@ use super::{
     peers::Peer,
     world::{End, Fault, Log, Message, News, World},
 };
-use pccl_master::office::{Acting, Bid, Electorates, Past};
+use pccl_master::leadership::{Candidacy, Electorates, Leader, Past};
 use pccl_protocol::{Claim, Copies, CopiesKnown, CopyId, Host, PeerId, Standby, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,14 +19,14 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum Role {
-    Acting(Box<Lead>),
+    Leader(Box<Lead>),
     Standing(Box<Wait>),
     Dead,
 }
 
 #[derive(Debug)]
 pub(super) struct Lead {
-    office: Acting,
+    office: Leader,
     log: Log,
     members: BTreeSet<PeerId>,
     peers: BTreeMap<u64, PeerId>,
@@ -49,7 +49,7 @@ pub(super) struct Wait {
     /// The connection to the acting master, and the copy that is being made or is complete.
     pub(super) feed: Option<(u64, CopyId, Option<Copy>)>,
     pub(super) is_heard: bool,
-    pub(super) bid: Option<Bid>,
+    pub(super) candidacy: Option<Candidacy>,
     /// An operator wants it to act: those that it has not asked yet.
     pub(super) intent: Option<BTreeSet<usize>>,
     /// Others that want to, as they have said.
@@ -62,8 +62,8 @@ pub(super) struct Wait {
 
 impl Node {
     pub(super) fn acting(copy: CopyId, members: BTreeSet<PeerId>) -> Self {
-        let lead = Lead::new(Acting::new(copy), (Vec::new(), members), BTreeMap::new());
-        Self { role: Role::Acting(Box::new(lead)), sleeps: false, journal: None }
+        let lead = Lead::new(Leader::new(copy), (Vec::new(), members), BTreeMap::new());
+        Self { role: Role::Leader(Box::new(lead)), sleeps: false, journal: None }
     }
 
     pub(super) fn standing() -> Self {
@@ -71,7 +71,7 @@ impl Node {
     }
 
     pub(super) fn die(&mut self) {
-        if let Role::Acting(lead) = std::mem::replace(&mut self.role, Role::Dead) {
+        if let Role::Leader(lead) = std::mem::replace(&mut self.role, Role::Dead) {
             self.journal = Some(lead.journal);
         }
     }
@@ -85,14 +85,14 @@ impl Node {
             Some(Copy { log, members, past, barred, .. })
                 if past.is_alone || fault == Fault::ForgottenCopies =>
             {
-                Role::Acting(Box::new(Lead::new(Acting::go_on(past), (log, members), barred)))
+                Role::Leader(Box::new(Lead::new(Leader::go_on(past), (log, members), barred)))
             }
             following => Role::Standing(Box::new(Wait { following, ..Wait::default() })),
         };
     }
 
     pub(super) fn has_peer(&mut self, conn: u64, peer: PeerId) {
-        if let Role::Acting(lead) = &mut self.role {
+        if let Role::Leader(lead) = &mut self.role {
             lead.peers.insert(conn, peer);
         }
     }
@@ -100,7 +100,7 @@ impl Node {
     /// The list of complete copies of one that acts.
     pub(super) fn list(&self) -> Copies {
         match &self.role {
-            Role::Acting(lead) => lead.office.copies(),
+            Role::Leader(lead) => lead.office.copies(),
             Role::Standing(_) | Role::Dead => panic!("it does not act"),
         }
     }
@@ -108,15 +108,15 @@ impl Node {
     /// What one that stands by asks of peers.
     pub(super) fn claim(&self) -> Option<Claim> {
         match &self.role {
-            Role::Standing(wait) => wait.bid.as_ref()?.claim(),
-            Role::Acting(_) | Role::Dead => None,
+            Role::Standing(wait) => wait.candidacy.as_ref()?.claim(),
+            Role::Leader(_) | Role::Dead => None,
         }
     }
 
     /// The term in which it acts, if it does.
     pub(super) fn term(&self) -> Option<Term> {
         match &self.role {
-            Role::Acting(lead) => Some(lead.office.term()),
+            Role::Leader(lead) => Some(lead.office.term()),
             Role::Standing(_) | Role::Dead => None,
         }
     }
@@ -125,14 +125,14 @@ impl Node {
 impl Wait {
     pub(super) fn give_back(&mut self) {
         self.impatience = 0;
-        if let Some(claim) = self.bid.as_mut().and_then(Bid::give_back) {
+        if let Some(claim) = self.candidacy.as_mut().and_then(Candidacy::give_back) {
             self.given_back.insert(claim.copy, claim.term);
         }
     }
 }
 
 impl Lead {
-    fn new(office: Acting, (log, members): (Log, BTreeSet<PeerId>), barred: Barred) -> Self {
+    fn new(office: Leader, (log, members): (Log, BTreeSet<PeerId>), barred: Barred) -> Self {
         let journal = Copy::chapter(&office, &log, &members, &barred);
         Self {
             office,
@@ -191,7 +191,7 @@ impl Lead {
 impl World {
     pub(super) fn lead(&mut self, at: usize) -> Option<&mut Lead> {
         match &mut self.nodes[at].role {
-            Role::Acting(lead) => Some(lead),
+            Role::Leader(lead) => Some(lead),
             Role::Standing(_) | Role::Dead => None,
         }
     }
@@ -243,7 +243,7 @@ impl World {
 
     pub(super) fn node_receives(&mut self, at: usize, conn: u64, message: Message) {
         match &self.nodes[at].role {
-            Role::Acting(_) => self.acting_receives(at, conn, message),
+            Role::Leader(_) => self.acting_receives(at, conn, message),
             Role::Standing(_) => self.standing_receives(at, conn, message),
             Role::Dead => {}
         }
@@ -317,9 +317,9 @@ impl World {
             Message::StandsBy { objects, age } => self.hear_other(at, conn, objects, age),
             Message::Return { peer, term, received } => self.guest_comes(at, conn, peer, (term, received)),
             Message::Promise { term, refused } => {
-                if let (Some((peer, _)), Some(bid)) = (wait.guests.get(&conn), &mut wait.bid) {
+                if let (Some((peer, _)), Some(candidacy)) = (wait.guests.get(&conn), &mut wait.candidacy) {
                     wait.promises += u32::from(refused.is_none());
-                    bid.answered(*peer, term, refused);
+                    candidacy.answered(*peer, term, refused);
                 }
                 self.try_to_act(at);
             }
@@ -347,7 +347,7 @@ impl World {
 
     fn learn(&mut self, at: usize, conn: u64, news: Vec<News>) {
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
-        let is_frozen = wait.bid.as_ref().is_some_and(|bid| bid.claim().is_some());
+        let is_frozen = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
         if is_frozen {
             // It follows nobody while it asks for promises, and what is missing in a copy never comes.
             wait.feed = wait.feed.take().filter(|feed| feed.0 != conn);
@@ -369,7 +369,7 @@ impl World {
         if becomes_heard {
             wait.give_back();
             wait.yields_to.clear();
-            (wait.bid, wait.intent) = (None, None);
+            (wait.candidacy, wait.intent) = (None, None);
             away = std::mem::take(&mut wait.guests).into_keys().collect();
         }
         for guest in away {
@@ -401,14 +401,14 @@ impl World {
             past.released = past.turn;
             past.electorates = Electorates::from(past.turn, copy.members.clone());
         }
-        let bid = wait.bid.get_or_insert_with(|| {
-            let mut bid = Bid::new(copy.copy, &past);
-            wait.given_back.values().for_each(|term| bid.knows(*term));
-            bid
+        let candidacy = wait.candidacy.get_or_insert_with(|| {
+            let mut candidacy = Candidacy::new(copy.copy, &past);
+            wait.given_back.values().for_each(|term| candidacy.knows(*term));
+            candidacy
         });
         wait.guests.insert(conn, (peer, knows));
-        bid.comes(peer, knows.0);
-        let asked = bid.claim();
+        candidacy.comes(peer, knows.0);
+        let asked = candidacy.claim();
         self.tell_given_back(at, conn);
         if let Some(claim) = asked {
             self.send(conn, end, Message::Claim(claim));
@@ -419,7 +419,9 @@ impl World {
     pub(super) fn ask_for_promises(&mut self, at: usize) {
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
         let may_ask = !wait.is_heard && wait.yields_to.is_empty();
-        let Some(claim) = wait.bid.as_mut().filter(|_| may_ask).and_then(Bid::ask) else { return };
+        let Some(claim) = wait.candidacy.as_mut().filter(|_| may_ask).and_then(Candidacy::ask) else {
+            return;
+        };
         wait.promises = 0;
         let guests: Vec<u64> = wait.guests.keys().copied().collect();
         guests.into_iter().for_each(|guest| self.send(guest, End::Node(at), Message::Claim(claim)));
@@ -429,23 +431,23 @@ impl World {
     fn try_to_act(&mut self, at: usize) {
         let fault = self.fault;
         let Role::Standing(wait) = &mut self.nodes[at].role else { return };
-        let Some(bid) = &wait.bid else { return };
-        let one = bid.claim().filter(|_| fault == Fault::NoMajority && wait.promises > 0);
-        let Some(term) = bid.is_won().or(one.map(|claim| claim.term)) else { return };
+        let Some(candidacy) = &wait.candidacy else { return };
+        let one = candidacy.claim().filter(|_| fault == Fault::NoMajority && wait.promises > 0);
+        let Some(term) = candidacy.is_won().or(one.map(|claim| claim.term)) else { return };
         let Some(Copy { copy, log, members, past, barred }) = wait.following.take() else { return };
         let office = match fault {
             Fault::Unconfirmed => {
                 let copies = Copies { term, number: 0, acting: copy, standbys: Vec::new() };
-                Acting::go_on(Past { copies, ..past })
+                Leader::go_on(Past { copies, ..past })
             }
-            _ => Acting::take_over(term, copy, past),
+            _ => Leader::take_over(term, copy, past),
         };
         self.act(at, office, (log, members), barred);
     }
 
     /// One that stood by acts.
-    pub(super) fn act(&mut self, at: usize, office: Acting, what: (Log, BTreeSet<PeerId>), barred: Barred) {
-        let lead = Role::Acting(Box::new(Lead::new(office, what, barred)));
+    pub(super) fn act(&mut self, at: usize, office: Leader, what: (Log, BTreeSet<PeerId>), barred: Barred) {
+        let lead = Role::Leader(Box::new(Lead::new(office, what, barred)));
         let Role::Standing(wait) = std::mem::replace(&mut self.nodes[at].role, lead) else { return };
         if let Some((conn, ..)) = wait.feed {
             self.close(conn, End::Node(at));
@@ -457,7 +459,7 @@ impl World {
     pub(super) fn node_loses(&mut self, at: usize, conn: u64) {
         let fault = self.fault;
         match &mut self.nodes[at].role {
-            Role::Acting(lead) => {
+            Role::Leader(lead) => {
                 lead.peers.remove(&conn);
                 lead.held.retain(|(held, ..)| *held != conn);
                 if let Some(copy) = lead.feeds.remove(&conn) {
@@ -473,8 +475,8 @@ impl World {
             Role::Standing(wait) => {
                 let gone = wait.guests.remove(&conn).map(|(peer, _)| peer);
                 let is_here = gone.is_some_and(|peer| wait.guests.values().any(|other| other.0 == peer));
-                if let (Some(peer), Some(bid)) = (gone.filter(|_| !is_here), &mut wait.bid) {
-                    bid.goes(peer);
+                if let (Some(peer), Some(candidacy)) = (gone.filter(|_| !is_here), &mut wait.candidacy) {
+                    candidacy.goes(peer);
                 }
                 if let Some((_, _, coming)) = wait.feed.take_if(|feed| feed.0 == conn) {
                     wait.is_heard = false;

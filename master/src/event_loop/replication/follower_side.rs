@@ -1,6 +1,7 @@
 //! A thread that looks for the acting master and listens to it: what it says makes a copy of all that it knows.
 
-use super::{forced::Intent, recall::Recalled};
+use crate::event_loop::replication::forced_failover::Intent;
+use crate::event_loop::replication::replay::Recalled;
 use crate::journal::{Entry, FORMAT, Opening, TakeError, take};
 use mio::Waker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -42,21 +43,21 @@ pub(crate) struct Search {
 }
 
 /// A copy of what the acting master knows.
-pub(super) struct Following {
-    pub(super) copy: CopyId,
-    pub(super) recalled: Box<Recalled>,
+pub(crate) struct Following {
+    pub(crate) copy: CopyId,
+    pub(crate) recalled: Box<Recalled>,
 }
 
 impl Following {
     /// A copy that the acting master itself had.
-    pub(super) fn of(recalled: Box<Recalled>) -> Self {
+    pub(crate) fn of(recalled: Box<Recalled>) -> Self {
         Self { copy: recalled.past.copies.acting, recalled }
     }
 }
 
 /// The finding at a place that may have a master.
 #[derive(Debug, Clone)]
-pub(super) enum View {
+pub(crate) enum View {
     /// This process.
     Me,
     /// One that stands by, and its answer.
@@ -69,35 +70,35 @@ pub(super) enum View {
 
 /// What the thread and the loop share.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(crate) struct Heard {
     /// Rounds that have begun in which all places are asked.
-    pub(super) begun: u64,
+    pub(crate) begun: u64,
     /// The last round that found nobody who acts, and what was found in it.
-    pub(super) looked: u64,
-    pub(super) views: Vec<(HostPort, View)>,
+    pub(crate) looked: u64,
+    pub(crate) views: Vec<(HostPort, View)>,
     /// Since when no acting master is heard.
-    pub(super) unheard_since: Option<Instant>,
+    pub(crate) unheard_since: Option<Instant>,
     /// The run was ended in order.
-    pub(super) has_ended: bool,
+    pub(crate) has_ended: bool,
     /// The last copy, complete or as far as it was when the master was heard last.
-    pub(super) following: Option<Following>,
+    pub(crate) following: Option<Following>,
     /// Another copy, of which it is not known whether it became complete: what says so may have been lost.
-    pub(super) other: Option<Following>,
+    pub(crate) other: Option<Following>,
     /// The acting master, while it is heard.
-    pub(super) master: Option<HostPort>,
+    pub(crate) master: Option<HostPort>,
     /// Why it is not heard.
-    pub(super) why: String,
+    pub(crate) why: String,
     /// This process asks for promises: it does not follow anybody.
-    pub(super) is_frozen: bool,
+    pub(crate) is_frozen: bool,
     /// This process is about to act without promises.
-    pub(super) intent: Option<Intent>,
+    pub(crate) intent: Option<Intent>,
     is_over: bool,
     breaker: Option<StreamBreaker>,
 }
 
 impl Heard {
     /// The run that this process knows. One that has nobody in it is none: there is nothing to lose.
-    pub(super) fn knows(&self) -> RunKnown {
+    pub(crate) fn knows(&self) -> RunKnown {
         self.newest().map_or_else(RunKnown::default, Following::knows)
     }
 
@@ -108,7 +109,7 @@ impl Heard {
     }
 
     /// That copy, to act with.
-    pub(super) fn take_newest(&mut self) -> Option<Following> {
+    pub(crate) fn take_newest(&mut self) -> Option<Following> {
         let is_other = self.other.as_ref().map(Following::age) > self.following.as_ref().map(Following::age);
         let (newest, older) = (self.following.take(), self.other.take());
         if is_other { older } else { newest }
@@ -122,7 +123,7 @@ impl Following {
     }
 
     /// No member comes back to it that was told more.
-    pub(super) fn forbid_more(&mut self) {
+    pub(crate) fn forbid_more(&mut self) {
         self.recalled.end();
         let term = self.recalled.past.copies.term;
         for place in self.recalled.places.values_mut() {
@@ -149,13 +150,13 @@ struct Desk {
 }
 
 /// See the module's documentation. The thread ends with this value.
-pub(super) struct Feeder {
+pub(crate) struct Feeder {
     desk: Arc<Desk>,
 }
 
 impl Feeder {
     /// Begins to look; with a copy, if there is one already.
-    pub(super) fn start(search: Search, following: Option<Following>, waker: Arc<Waker>) -> io::Result<Self> {
+    pub(crate) fn start(search: Search, following: Option<Following>, waker: Arc<Waker>) -> io::Result<Self> {
         let why = "no acting master was found yet".to_owned();
         let heard = Heard { following, why, unheard_since: Some(Instant::now()), ..Heard::default() };
         let desk =
@@ -166,17 +167,17 @@ impl Feeder {
     }
 
     /// The name of this process among masters that stand by.
-    pub(super) fn process(&self) -> CopyId {
+    pub(crate) fn process(&self) -> CopyId {
         self.desk.process
     }
 
     /// The next round begins at once.
-    pub(super) fn look_now(&self) {
+    pub(crate) fn look_now(&self) {
         self.desk.changed.notify_all();
     }
 
     /// What is known.
-    pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
+    pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
         self.desk.heard.lock()
     }
 }
@@ -479,7 +480,7 @@ fn place_of(standby: &Standby) -> HostPort {
 }
 
 /// A new identity for a copy.
-pub(super) fn draw_copy() -> io::Result<CopyId> {
+pub(crate) fn draw_copy() -> io::Result<CopyId> {
     let random = SecretKey::generate()?;
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&random.bytes()[..8]);

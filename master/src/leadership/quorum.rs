@@ -1,4 +1,4 @@
-//! Whose promises count: the members, and who they were before.
+//! Sets of voters: the members, and those that they may have been before.
 
 use pccl_protocol::PeerId;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,9 @@
 //! Finds out whether another master acts: one that slept, and whom nobody answers any more, may have a successor. One
 //! that has taken over also looks at the places that it was started with: a master there may have begun another run.
 
-use super::{EventLoop, LoopEnd, feeder::Search};
+use crate::event_loop::EventLoop;
+use crate::event_loop::LoopEnd;
+use crate::event_loop::replication::follower_side::Search;
 use crate::operate::{query_status, tell_known_run};
 use mio::Waker;
 use parking_lot::Mutex;
@@ -24,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Inquiry {
+pub(crate) struct Inquiry {
     /// Where those who may have taken over are.
     places: BTreeSet<String>,
     /// Places that this master was started with, and what it says there.
@@ -43,25 +45,25 @@ struct Desk {
 }
 
 impl Inquiry {
-    pub(super) fn note_places(&mut self, standbys: &[Standby]) {
+    pub(crate) fn note_places(&mut self, standbys: &[Standby]) {
         let place = |standby: &Standby| HostPort::new(standby.hosts.as_str(), standby.port).to_string();
         self.places.extend(standbys.iter().map(place));
     }
 
     /// This one stood by for the masters at these places, and leads their run now.
-    pub(super) fn note_listed(&mut self, run: RunId, search: &Search) {
+    pub(crate) fn note_listed(&mut self, run: RunId, search: &Search) {
         let (copy, port, acts_soon) = (CopyId::default(), search.port, false);
         let word = StandBy { run, copy, advertised_host: search.advertised_host.clone(), port, acts_soon };
         self.listed = search.masters.iter().map(|place| (place.to_string(), word.clone())).collect();
     }
 
     /// Those places.
-    pub(super) fn places(&self) -> &BTreeSet<String> {
+    pub(crate) fn places(&self) -> &BTreeSet<String> {
         &self.places
     }
 
     /// Whether nothing has left for so long that another master may act.
-    pub(super) fn is_in_doubt(&self) -> bool {
+    pub(crate) fn is_in_doubt(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= PAUSE)
     }
 
@@ -105,7 +107,7 @@ fn tell_of_run(place: &str, word: &StandBy, key: Option<&RunKey>) {
 
 /// Says which of the masters at these places knows of one that has taken over the run in a newer term, be it itself or
 /// not.
-pub(super) fn who_took_over(
+pub(crate) fn who_took_over(
     places: &BTreeSet<String>,
     (run, term): (RunId, Term),
     key: Option<&RunKey>,
@@ -121,7 +123,7 @@ pub(super) fn who_took_over(
 
 impl EventLoop {
     /// Looks whether this master still is one, while what it does does not leave.
-    pub(super) fn inquire(&mut self) {
+    pub(crate) fn inquire(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         let inquiry = &mut keeper.feeds.inquiry;
         if let Some(text) = inquiry.desk.found.lock().take() {

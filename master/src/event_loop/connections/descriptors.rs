@@ -1,7 +1,7 @@
 //! How many descriptors of the process are for whom: peers must not take those that an operator needs to see what is
 //! wrong.
 
-use super::MAX_CLIENTS;
+use crate::event_loop::MAX_CLIENTS;
 use std::fs;
 use tinysockets::throttle::MAX_HALF_OPEN;
 
@@ -14,19 +14,19 @@ const LIMITS: &str = "/proc/self/limits";
 
 /// Bounds for connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Of which it is not known whose they are.
-    pub(super) half_open: usize,
+    pub(crate) half_open: usize,
     /// Of clients, registered or not.
-    pub(super) clients: usize,
+    pub(crate) clients: usize,
     /// Of those, how many may be peers.
-    pub(super) peers: usize,
+    pub(crate) peers: usize,
     descriptors: usize,
 }
 
 impl Room {
     /// That of this process.
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         let room = Self::of(descriptors(&fs::read_to_string(LIMITS).unwrap_or_default()));
         if room.clients < MAX_CLIENTS {
             log::info!("{}", room.text());
@@ -41,7 +41,7 @@ impl Room {
     }
 
     /// In words.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         format!(
             "the master may open {} files, which is room for {} peers: raise `ulimit -n` (LimitNOFILE of a service) \
              where it runs",

@@ -5,12 +5,10 @@
 //! time, and reach each other, one at least hears of the other and does not. A standby that is asked for promises by
 //! then answers that it acts soon; any other one asks for none until it hears what has become of it.
 
-use super::{
-    EventLoop,
-    feeder::{Following, Heard, View, draw_copy},
-    standing::Standing,
-};
-use crate::office::Acting;
+use crate::event_loop::EventLoop;
+use crate::event_loop::replication::follower_side::{Following, Heard, View, draw_copy};
+use crate::event_loop::replication::standby::Standing;
+use crate::leadership::Leader;
 use pccl_protocol::{
     CopyId, RunId, StandBy, StandsBy, Term,
     limits::{MAX_STANDBYS, STANDBY_ADVICE_MS},
@@ -31,7 +29,7 @@ const TERMS: u64 = 1000;
 
 /// This master is about to act.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Intent {
+pub(crate) struct Intent {
     /// The round of looking for others that was under way: a later one counts.
     begun: u64,
     since: Instant,
@@ -109,7 +107,7 @@ impl Standing {
     }
 
     /// What to start, and where, once nobody has acted for a while.
-    pub(super) fn advice(&self, heard: &Heard) -> Option<String> {
+    pub(crate) fn advice(&self, heard: &Heard) -> Option<String> {
         let since = heard.unheard_since.filter(|_| heard.master.is_none())?;
         if since.elapsed() < ADVICE {
             return None;
@@ -160,7 +158,7 @@ fn describe((place, view): (&HostPort, &View)) -> String {
 
 impl EventLoop {
     /// An operator wants this master to act. `Err`: at once, why it does not.
-    pub(super) fn force(&mut self) -> Result<(), String> {
+    pub(crate) fn force(&mut self) -> Result<(), String> {
         let Some(standing) = &mut self.standing else { return Err("this master acts already".into()) };
         if let Some(place) = &standing.feeder.heard().master {
             return Err(format!("the master at {place} acts"));
@@ -170,7 +168,7 @@ impl EventLoop {
     }
 
     /// Another master that looks around is about to act without promises, or is not any more.
-    pub(super) fn note_intent_of_other(&mut self, key: u64, asked: &StandBy) {
+    pub(crate) fn note_intent_of_other(&mut self, key: u64, asked: &StandBy) {
         let (Some(standing), Some(conn)) = (&mut self.standing, self.conns.get(&key)) else { return };
         let host =
             asked.advertised_host.as_ref().map_or_else(|| conn.remote.ip().to_string(), ToString::to_string);
@@ -185,7 +183,7 @@ impl EventLoop {
     }
 
     /// Acts without promises if this master is about to, and has looked for others since. Whether it does.
-    pub(super) fn act_without_promises(&mut self) -> bool {
+    pub(crate) fn act_without_promises(&mut self) -> bool {
         let Some(standing) = &mut self.standing else { return false };
         let now = Instant::now();
         let mut heard = standing.feeder.heard();
@@ -260,7 +258,7 @@ impl EventLoop {
         // A member that has had more packets than this copy knows of knows what is lost now.
         copy.iter_mut().for_each(Following::forbid_more);
         debug_assert!(intent.is_forced);
-        self.take_office(copy, |copy, past| Acting::force(term, copy, past));
+        self.take_office(copy, |copy, past| Leader::force(term, copy, past));
         let text = format!(
             "this master acts in term {term}, from turn {} of term {}; what was done later is lost, and members that \
              know of it are dropped and have to connect again; missing: {}{unreached}",
@@ -274,7 +272,7 @@ impl EventLoop {
 
     fn begin_run_from_standing(&mut self, copy: CopyId) {
         let Some(standing) = self.standing.take() else { return };
-        let super::standing::Own { fresh, journal, keys } = standing.own;
+        let super::standby::Own { fresh, journal, keys } = standing.own;
         let Some(fresh) = fresh else { return };
         // Whoever has come hears of this one when it asks again.
         let keys_of_conns: Vec<u64> = self.conns.keys().copied().collect();
@@ -284,7 +282,7 @@ impl EventLoop {
     }
 
     /// In the log: what to start, as long as nobody acts.
-    pub(super) fn say_that_nobody_acts(&mut self) {
+    pub(crate) fn say_that_nobody_acts(&mut self) {
         let Some(standing) = &mut self.standing else { return };
         let now = Instant::now();
         if standing.next_advice.is_some_and(|next| now < next) {

@@ -1,18 +1,16 @@
-//! What the loop does while its master stands by: it listens to the one that acts on a thread of its own
-//! ([`super::feeder`]), answers whoever comes, and takes over when that one is lost and more than half of the members
-//! have promised themselves to this one ([`crate::office::Bid`]).
+//! A standby's loop: it listens to the leader on a thread of its own ([`super::follower_side`]), answers whoever comes,
+//! and becomes leader when that one is lost and more than half of the members have voted for it
+//! ([`crate::leadership::Candidacy`]).
 
-use super::{
-    EventLoop,
-    conn::{Conn, Phase},
-    feeder::{Feeder, Following, Search},
-    frame::frame,
-    keeper::Keeper,
-    recall::Recalled,
-};
+use crate::event_loop::EventLoop;
+use crate::event_loop::connections::conn::{Conn, Phase};
+use crate::event_loop::connections::frame::frame;
+use crate::event_loop::replication::follower_side::{Feeder, Following, Search};
+use crate::event_loop::replication::journal_writer::Keeper;
+use crate::event_loop::replication::replay::Recalled;
 use crate::{
     journal::Journal,
-    office::{Acting, Bid, Past},
+    leadership::{Candidacy, Leader, Past},
     origin::Origin,
     state::{ClientKey, Input, MasterState},
 };
@@ -44,42 +42,42 @@ struct Guest {
 }
 
 /// See the module's documentation.
-pub(super) struct Standing {
-    pub(super) feeder: Feeder,
-    pub(super) search: Search,
+pub(crate) struct Standing {
+    pub(crate) feeder: Feeder,
+    pub(crate) search: Search,
     /// Masters that are about to act without promises, as they have said: before one of them acts, or says that it
     /// does not, this one asks for none.
-    pub(super) yields_to: BTreeSet<String>,
+    pub(crate) yields_to: BTreeSet<String>,
     /// When it is said next that nobody acts.
-    pub(super) next_advice: Option<Instant>,
+    pub(crate) next_advice: Option<Instant>,
     guests: BTreeMap<u64, Guest>,
     /// While the acting master is not heard.
-    bid: Option<Bid>,
+    candidacy: Option<Candidacy>,
     /// Since when not enough would come of those that are asked for promises.
     forsaken: Option<Instant>,
     /// What was promised and given back, for each copy that this standby has had.
     given_back: BTreeMap<CopyId, Term>,
     /// For the time when this one acts.
-    pub(super) own: Own,
+    pub(crate) own: Own,
 }
 
 /// What a master has of its own before it acts.
-pub(super) struct Own {
+pub(crate) struct Own {
     /// With what it would begin a run.
-    pub(super) fresh: Option<Fresh>,
-    pub(super) journal: Option<Journal>,
-    pub(super) keys: Option<RunKeys>,
+    pub(crate) fresh: Option<Fresh>,
+    pub(crate) journal: Option<Journal>,
+    pub(crate) keys: Option<RunKeys>,
 }
 
 /// A run that has not begun.
-pub(super) struct Fresh {
-    pub(super) state: Box<MasterState>,
-    pub(super) origin: Origin,
+pub(crate) struct Fresh {
+    pub(crate) state: Box<MasterState>,
+    pub(crate) origin: Origin,
 }
 
 impl Standing {
     /// Begins to look for the master that acts; with a copy, if there is one already.
-    pub(super) fn start(
+    pub(crate) fn start(
         search: Search,
         known: Option<Following>,
         own: Own,
@@ -91,7 +89,7 @@ impl Standing {
             yields_to: BTreeSet::new(),
             next_advice: None,
             guests: BTreeMap::new(),
-            bid: None,
+            candidacy: None,
             forsaken: None,
             given_back: BTreeMap::new(),
             own,
@@ -99,20 +97,20 @@ impl Standing {
     }
 
     /// The newest term that it has heard of.
-    pub(super) fn newest_term(&self) -> Term {
+    pub(crate) fn newest_term(&self) -> Term {
         let of_peers = self.guests.values().filter_map(|guest| Some(guest.asked.as_ref()?.term));
         let own = self.given_back.values().copied();
-        of_peers.chain(own).chain(self.bid.as_ref().map(Bid::newest)).max().unwrap_or(Term(0))
+        of_peers.chain(own).chain(self.candidacy.as_ref().map(Candidacy::newest)).max().unwrap_or(Term(0))
     }
 
     /// It has asked members for their promises, and may act soon.
-    pub(super) fn is_bidding(&self) -> bool {
-        self.bid.as_ref().is_some_and(|bid| bid.claim().is_some())
+    pub(crate) fn is_bidding(&self) -> bool {
+        self.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some())
     }
 
     /// Those who would come are not enough, as far as it knows; nothing if it is not counting them.
-    pub(super) fn missing(&self) -> Option<BTreeSet<PeerId>> {
-        self.bid.as_ref().map(Bid::missing)
+    pub(crate) fn missing(&self) -> Option<BTreeSet<PeerId>> {
+        self.candidacy.as_ref().map(Candidacy::missing)
     }
 
     /// Whether a peer waits.
@@ -123,7 +121,7 @@ impl Standing {
     /// Nothing comes of what was asked for.
     fn give_back(&mut self) {
         self.forsaken = None;
-        if let Some(claim) = self.bid.as_mut().and_then(Bid::give_back) {
+        if let Some(claim) = self.candidacy.as_mut().and_then(Candidacy::give_back) {
             self.given_back.insert(claim.copy, claim.term);
             while self.given_back.len() > MAX_CLAIMS {
                 self.given_back.pop_first();
@@ -131,16 +129,16 @@ impl Standing {
         }
     }
 
-    /// For whom a bid waits, in words.
+    /// For whom a candidacy waits, in words.
     fn text(&self, why: &str) -> String {
         if let Some(place) = self.yields_to.first() {
             return format!(
                 "{why}; waits for the master at {place}, which was about to act without promises"
             );
         }
-        let Some(bid) = &self.bid else { return why.to_owned() };
-        let missing: Vec<String> = bid.missing().iter().map(ToString::to_string).collect();
-        match (bid.refusal(), missing.is_empty()) {
+        let Some(candidacy) = &self.candidacy else { return why.to_owned() };
+        let missing: Vec<String> = candidacy.missing().iter().map(ToString::to_string).collect();
+        match (candidacy.refusal(), missing.is_empty()) {
             (Some(refusal), _) => format!("{why}; a peer does not promise itself to this standby: {refusal}"),
             (None, true) => format!("{why}; this standby is about to take over"),
             (None, false) => format!(
@@ -153,7 +151,7 @@ impl Standing {
 
 impl EventLoop {
     /// A connection is one of a client, while this master stands by.
-    pub(super) fn greet(&mut self, key: u64) {
+    pub(crate) fn greet(&mut self, key: u64) {
         let due = Instant::now() + self.preamble_timeout;
         if let Some(standing) = &mut self.standing {
             standing.guests.insert(key, Guest { asked: None, due });
@@ -161,18 +159,18 @@ impl EventLoop {
     }
 
     /// A connection has ended. Whether it was one of those who came to a master that stands by.
-    pub(super) fn guest_has_gone(&mut self, key: u64) -> bool {
+    pub(crate) fn guest_has_gone(&mut self, key: u64) -> bool {
         let Some(standing) = &mut self.standing else { return false };
         let asked = standing.guests.remove(&key).and_then(|guest| guest.asked);
         let gone = asked.map(|asked| asked.peer).filter(|peer| !standing.is_here(*peer));
-        if let (Some(peer), Some(bid)) = (gone, &mut standing.bid) {
-            bid.goes(peer);
+        if let (Some(peer), Some(candidacy)) = (gone, &mut standing.candidacy) {
+            candidacy.goes(peer);
         }
         true
     }
 
     /// Answers a packet while this master stands by.
-    pub(super) fn answer_guest(&mut self, key: u64, packet: C2m) {
+    pub(crate) fn answer_guest(&mut self, key: u64, packet: C2m) {
         match packet {
             C2m::StatusRequest(request) => {
                 let status = self.status_of_standing(request);
@@ -215,7 +213,7 @@ impl EventLoop {
     }
 
     /// Where an operator has to ask, in words.
-    pub(super) fn who_acts(&self) -> String {
+    pub(crate) fn who_acts(&self) -> String {
         let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
         match heard.as_ref().and_then(|heard| heard.master.as_ref()) {
             Some(place) => format!("this master stands by; the master at {place} acts: ask that one"),
@@ -255,10 +253,10 @@ impl EventLoop {
         let due = Instant::now();
         standing.guests.insert(key, Guest { asked: Some(asked), due });
         self.begin_bid();
-        let bid = self.standing.as_mut().and_then(|standing| standing.bid.as_mut());
-        let claim = bid.and_then(|bid| {
-            bid.comes(peer, term);
-            bid.claim()
+        let candidacy = self.standing.as_mut().and_then(|standing| standing.candidacy.as_mut());
+        let claim = candidacy.and_then(|candidacy| {
+            candidacy.comes(peer, term);
+            candidacy.claim()
         });
         if let Some(claim) = claim {
             self.tell_guest(key, &M2c::Claim(claim));
@@ -268,8 +266,8 @@ impl EventLoop {
     fn take_promise(&mut self, key: u64, term: Term, refused: Option<Text>) {
         let Some(standing) = &mut self.standing else { return };
         let peer = standing.guests.get(&key).and_then(|guest| Some(guest.asked.as_ref()?.peer));
-        if let (Some(peer), Some(bid)) = (peer, &mut standing.bid) {
-            bid.answered(peer, term, refused.map(|text| text.as_str().to_owned()));
+        if let (Some(peer), Some(candidacy)) = (peer, &mut standing.candidacy) {
+            candidacy.answered(peer, term, refused.map(|text| text.as_str().to_owned()));
         }
     }
 
@@ -277,15 +275,15 @@ impl EventLoop {
     fn begin_bid(&mut self) {
         let Some(standing) = &mut self.standing else { return };
         let heard = standing.feeder.heard();
-        if let (None, None, Some(following)) = (&standing.bid, &heard.master, &heard.following) {
-            let mut bid = Bid::new(following.copy, &following.recalled.past);
-            standing.given_back.values().for_each(|term| bid.knows(*term));
-            standing.bid = Some(bid);
+        if let (None, None, Some(following)) = (&standing.candidacy, &heard.master, &heard.following) {
+            let mut candidacy = Candidacy::new(following.copy, &following.recalled.past);
+            standing.given_back.values().for_each(|term| candidacy.knows(*term));
+            standing.candidacy = Some(candidacy);
         }
     }
 
     /// To be called in each turn while this master stands by.
-    pub(super) fn stand_turn(&mut self) {
+    pub(crate) fn stand_turn(&mut self) {
         let Some(standing) = &mut self.standing else { return };
         let heard = standing.feeder.heard();
         let is_heard = heard.master.is_some();
@@ -294,14 +292,18 @@ impl EventLoop {
         if is_heard {
             standing.yields_to.clear();
         }
-        if is_heard && standing.bid.is_some() {
+        if is_heard && standing.candidacy.is_some() {
             self.end_bid("this master stands by");
         }
         self.ask_for_promises();
-        let won = self.standing.as_ref().and_then(|standing| standing.bid.as_ref()).and_then(Bid::is_won);
+        let won = self
+            .standing
+            .as_ref()
+            .and_then(|standing| standing.candidacy.as_ref())
+            .and_then(Candidacy::is_won);
         if let Some(term) = won {
             let copy = self.standing.as_ref().and_then(|standing| standing.feeder.heard().following.take());
-            self.take_office(copy, |copy, past| Acting::take_over(term, copy, past));
+            self.take_office(copy, |copy, past| Leader::take_over(term, copy, past));
             return self
                 .answer_operator(Ok(format!("more than half of the members want it: acts in term {term}")));
         }
@@ -318,7 +320,11 @@ impl EventLoop {
         let Some(standing) = self.standing.as_mut().filter(|standing| standing.yields_to.is_empty()) else {
             return;
         };
-        let Some(bid) = standing.bid.as_mut().filter(|bid| bid.claim().is_none() && bid.has_support()) else {
+        let Some(candidacy) = standing
+            .candidacy
+            .as_mut()
+            .filter(|candidacy| candidacy.claim().is_none() && candidacy.has_support())
+        else {
             return;
         };
         let mut heard = standing.feeder.heard();
@@ -327,7 +333,7 @@ impl EventLoop {
         }
         heard.is_frozen = true;
         drop(heard);
-        let Some(claim) = bid.ask() else { return };
+        let Some(claim) = candidacy.ask() else { return };
         log::warn!("more than half of the members are here: they are asked for term {}", claim.term);
         let guests = standing.guests.iter().filter(|(_, guest)| guest.asked.is_some());
         let guests: Vec<u64> = guests.map(|(key, _)| *key).collect();
@@ -339,8 +345,11 @@ impl EventLoop {
     /// Promises are given back if those who have not promised do not stay.
     fn forsake(&mut self) {
         let Some(standing) = &mut self.standing else { return };
-        let Some(bid) = standing.bid.as_mut().filter(|bid| bid.claim().is_some()) else { return };
-        if bid.has_support() && bid.refusal().is_none() {
+        let Some(candidacy) = standing.candidacy.as_mut().filter(|candidacy| candidacy.claim().is_some())
+        else {
+            return;
+        };
+        if candidacy.has_support() && candidacy.refusal().is_none() {
             standing.forsaken = None;
             return;
         }
@@ -356,8 +365,8 @@ impl EventLoop {
         if heard.other.is_some() {
             let heard = &mut *heard;
             std::mem::swap(&mut heard.following, &mut heard.other);
-            if let (Some(bid), Some(following)) = (&mut standing.bid, &heard.following) {
-                bid.change_copy(following.copy, &following.recalled.past);
+            if let (Some(candidacy), Some(following)) = (&mut standing.candidacy, &heard.following) {
+                candidacy.change_copy(following.copy, &following.recalled.past);
             }
         }
         drop(heard);
@@ -368,7 +377,7 @@ impl EventLoop {
     fn end_bid(&mut self, text: &str) {
         let Some(standing) = &mut self.standing else { return };
         standing.give_back();
-        standing.bid = None;
+        standing.candidacy = None;
         let keys: Vec<u64> = standing.guests.keys().copied().collect();
         for key in keys {
             self.send_away(key, text);
@@ -397,14 +406,14 @@ impl EventLoop {
     }
 
     /// Other run keys are accepted, if this master stands by in a run with a key. What was done.
-    pub(super) fn change_keys_of_standing(&self, keys: &AcceptedKeys) -> Option<String> {
+    pub(crate) fn change_keys_of_standing(&self, keys: &AcceptedKeys) -> Option<String> {
         let known = self.standing.as_ref()?.own.keys.as_ref()?;
         known.replace(keys.clone());
         Some("this standby has the new run key".into())
     }
 
     /// How many run keys are accepted.
-    pub(super) fn count_keys(&self) -> u8 {
+    pub(crate) fn count_keys(&self) -> u8 {
         let of_standing = self.standing.as_ref().and_then(|standing| standing.own.keys.as_ref());
         let keys = of_standing.map(RunKeys::accepted);
         let keys = keys.or_else(|| self.tickets.as_ref().map(|office| office.accepted()));
@@ -412,7 +421,7 @@ impl EventLoop {
     }
 
     /// Why an operator's request has to go to another master, while this one stands by.
-    pub(super) fn elsewhere(&self) -> Option<String> {
+    pub(crate) fn elsewhere(&self) -> Option<String> {
         let standing = self.standing.as_ref()?;
         let heard = standing.feeder.heard();
         Some(match &heard.master {
@@ -425,7 +434,7 @@ impl EventLoop {
     }
 
     /// When something is due while this master stands by.
-    pub(super) fn standing_deadline(&self) -> Option<Instant> {
+    pub(crate) fn standing_deadline(&self) -> Option<Instant> {
         let standing = self.standing.as_ref()?;
         standing.guests.values().map(|guest| guest.due).min()
     }
@@ -459,10 +468,10 @@ impl EventLoop {
     }
 
     /// This master acts from now on, with this copy.
-    pub(super) fn take_office(
+    pub(crate) fn take_office(
         &mut self,
         following: Option<Following>,
-        office: impl FnOnce(CopyId, Past) -> Acting,
+        office: impl FnOnce(CopyId, Past) -> Leader,
     ) {
         let Some(Following { copy, mut recalled }) = following else { return };
         let Some(standing) = self.standing.take() else { return };
@@ -499,10 +508,10 @@ impl EventLoop {
     }
 
     /// The loop is that of a master that knows this.
-    pub(super) fn go_on_as(
+    pub(crate) fn go_on_as(
         &mut self,
         recalled: Recalled,
-        office: Acting,
+        office: Leader,
         journal: Option<Journal>,
         keys: Option<RunKeys>,
     ) {

@@ -1,7 +1,11 @@
 //! Masters that stand by for this one: each is fed with what the journal is made of, and what follows from a turn
-//! leaves only when all complete copies have the turn. The office says which they are, see [`crate::office`].
+//! leaves only when all complete copies have the turn. [`crate::leadership`] says which they are.
 
-use super::{EventLoop, conn::Conn, deposed::Inquiry, frame::frame, keeper::Keeper};
+use crate::event_loop::EventLoop;
+use crate::event_loop::connections::conn::Conn;
+use crate::event_loop::connections::frame::frame;
+use crate::event_loop::replication::journal_writer::Keeper;
+use crate::event_loop::replication::successor::Inquiry;
 use crate::{
     journal::{Entry, FORMAT, Opening, put},
     state::{ClientKey, Input},
@@ -23,7 +27,7 @@ const MAX_BEHIND_BYTES: usize = 128 << 20;
 /// How often a standby hears that the master is there.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// How long nothing may come from a standby.
-pub(super) const SILENCE: Duration = Duration::from_millis(STANDBY_SILENCE_MS);
+pub(crate) const SILENCE: Duration = Duration::from_millis(STANDBY_SILENCE_MS);
 
 /// A connection of somebody who stands by.
 #[derive(Debug)]
@@ -34,7 +38,7 @@ struct Ear {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Feeds {
+pub(crate) struct Feeds {
     ears: BTreeMap<u64, Ear>,
     /// Connections that are to be fed from the end of this turn on.
     joining: BTreeMap<u64, Standby>,
@@ -48,13 +52,13 @@ pub(super) struct Feeds {
     /// How far what was done has left.
     released: u64,
     /// Connections of peers that were dropped, and whose word is wanted; how each is refused then.
-    pub(super) dropped: BTreeMap<u64, (PeerId, KickReason)>,
+    pub(crate) dropped: BTreeMap<u64, (PeerId, KickReason)>,
     /// Looks whether another master acts.
-    pub(super) inquiry: Inquiry,
+    pub(crate) inquiry: Inquiry,
 }
 
 impl Feeds {
-    pub(super) fn record(&mut self, entry: &Entry<'_>) {
+    pub(crate) fn record(&mut self, entry: &Entry<'_>) {
         if !self.ears.is_empty()
             && let Err(error) = put(&mut self.news, entry)
         {
@@ -62,41 +66,41 @@ impl Feeds {
         }
     }
 
-    pub(super) fn take_changed(&mut self) -> bool {
+    pub(crate) fn take_changed(&mut self) -> bool {
         mem::take(&mut self.changed)
     }
 
     /// The places of those who stand by, or did a moment ago: another one of them may act.
-    pub(super) fn note_places(&mut self, copies: &Copies) {
+    pub(crate) fn note_places(&mut self, copies: &Copies) {
         self.inquiry.note_places(&copies.standbys);
     }
 }
 
 impl EventLoop {
     /// Whether this is a connection of somebody who stands by.
-    pub(super) fn is_standby(&self, key: u64) -> bool {
+    pub(crate) fn is_standby(&self, key: u64) -> bool {
         let feeds = self.keeper.as_ref().map(|keeper| &keeper.feeds);
         feeds.is_some_and(|feeds| feeds.ears.contains_key(&key) || feeds.joining.contains_key(&key))
     }
 
     /// The term in which this master acts.
-    pub(super) fn term(&self) -> Term {
+    pub(crate) fn term(&self) -> Term {
         self.keeper.as_ref().map_or(Term(0), |keeper| keeper.office.term())
     }
 
     /// The copy of this master; that of nobody if it never has another one.
-    pub(super) fn copy(&self) -> CopyId {
+    pub(crate) fn copy(&self) -> CopyId {
         self.keeper.as_ref().map_or(CopyId(0), |keeper| keeper.office.copy())
     }
 
     /// The number that says when what follows from this turn may leave.
-    pub(super) fn held_until(&self) -> u64 {
+    pub(crate) fn held_until(&self) -> u64 {
         let office = self.keeper.as_ref().map(|keeper| &keeper.office);
         office.filter(|office| office.has_copies()).map_or(0, |office| office.turn() + 1)
     }
 
     /// A connection is that of somebody who wants to stand by.
-    pub(super) fn take_standby(&mut self, key: u64, asked: StandBy) {
+    pub(crate) fn take_standby(&mut self, key: u64, asked: StandBy) {
         let client = ClientKey(key);
         let refuse = |text: &str| Input::Refused {
             client,
@@ -123,7 +127,7 @@ impl EventLoop {
     }
 
     /// A packet of somebody who stands by. `false`: it has no place.
-    pub(super) fn take_fed(&mut self, key: u64, fed: Fed) -> bool {
+    pub(crate) fn take_fed(&mut self, key: u64, fed: Fed) -> bool {
         let Some(keeper) = &mut self.keeper else { return false };
         let Some(ear) = keeper.feeds.ears.get_mut(&key) else { return false };
         ear.heard = Instant::now();
@@ -147,7 +151,7 @@ impl EventLoop {
     }
 
     /// A connection of somebody who stands by has ended.
-    pub(super) fn lose_standby(&mut self, key: u64, why: &str) {
+    pub(crate) fn lose_standby(&mut self, key: u64, why: &str) {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.feeds.joining.remove(&key);
         let Some(ear) = keeper.feeds.ears.remove(&key) else { return };
@@ -160,7 +164,7 @@ impl EventLoop {
     }
 
     /// A peer knows which copies are complete.
-    pub(super) fn take_known(&mut self, key: u64, known: CopiesKnown) {
+    pub(crate) fn take_known(&mut self, key: u64, known: CopiesKnown) {
         let peer = self.state.peer_of(ClientKey(key));
         if let (Some(keeper), Some(peer)) = (&mut self.keeper, peer) {
             keeper.office.know(peer, known);
@@ -168,12 +172,12 @@ impl EventLoop {
     }
 
     /// Whether this is the connection of one that was dropped, and whose word is wanted.
-    pub(super) fn is_dropped(&self, key: u64) -> bool {
+    pub(crate) fn is_dropped(&self, key: u64) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.feeds.dropped.contains_key(&key))
     }
 
     /// One that was dropped knows which copies are complete, and is refused now.
-    pub(super) fn take_known_of_dropped(&mut self, key: u64, known: CopiesKnown) {
+    pub(crate) fn take_known_of_dropped(&mut self, key: u64, known: CopiesKnown) {
         let Some(keeper) = &mut self.keeper else { return };
         let Some((peer, reason)) = keeper.feeds.dropped.remove(&key) else { return };
         keeper.office.know(peer, known);
@@ -181,7 +185,7 @@ impl EventLoop {
     }
 
     /// Tells all peers which copies are complete. That does not wait for anything: others wait for their answers.
-    pub(super) fn tell_copies(&mut self, copies: &Copies) {
+    pub(crate) fn tell_copies(&mut self, copies: &Copies) {
         let list = frame(&M2c::Copies(copies.clone()));
         if let Some(keeper) = &mut self.keeper {
             keeper.feeds.note_places(copies);
@@ -195,12 +199,12 @@ impl EventLoop {
     }
 
     /// The list of complete copies for a peer that may not know it, if there is any to tell.
-    pub(super) fn copies_to_tell(&self) -> Option<M2c> {
+    pub(crate) fn copies_to_tell(&self) -> Option<M2c> {
         let office = self.keeper.as_ref().map(|keeper| &keeper.office)?;
         office.is_told().then(|| M2c::Copies(office.copies()))
     }
 
-    pub(super) fn tell_ahead(&mut self, key: u64, frame: tinysockets::write_queue::Frame) {
+    pub(crate) fn tell_ahead(&mut self, key: u64, frame: tinysockets::write_queue::Frame) {
         if let Some(conn) = self.conns.get_mut(&key).filter(|conn| !conn.away) {
             conn.queue.push_ahead(frame);
             self.reactor.mark_dirty(key);
@@ -208,7 +212,7 @@ impl EventLoop {
     }
 
     /// At the end of a turn: everybody who stands by is told what has happened in it.
-    pub(super) fn feed_standbys(&mut self) {
+    pub(crate) fn feed_standbys(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         let now = Instant::now();
         let news = mem::take(&mut keeper.feeds.news);
@@ -267,7 +271,7 @@ impl EventLoop {
     }
 
     /// Standbys that are silent are not waited for any longer.
-    pub(super) fn judge_standbys(&mut self) {
+    pub(crate) fn judge_standbys(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         let now = Instant::now();
         let is_silent = |ear: &Ear| now.saturating_duration_since(ear.heard) > SILENCE;
@@ -279,14 +283,14 @@ impl EventLoop {
     }
 
     /// This process stood still: the silence of others in that time says nothing.
-    pub(super) fn excuse_standbys(&mut self, late: Duration) {
+    pub(crate) fn excuse_standbys(&mut self, late: Duration) {
         if let Some(keeper) = &mut self.keeper {
             keeper.feeds.ears.values_mut().for_each(|ear| ear.heard += late);
         }
     }
 
     /// How far what was done may leave; what waited for that is written.
-    pub(super) fn release(&mut self) -> u64 {
+    pub(crate) fn release(&mut self) -> u64 {
         let Some(keeper) = &mut self.keeper else { return u64::MAX };
         let released = keeper.office.released();
         if released != mem::replace(&mut keeper.feeds.released, released) {
@@ -298,14 +302,14 @@ impl EventLoop {
     }
 
     /// Something waits for a connection.
-    pub(super) fn note_held(&mut self, key: u64) {
+    pub(crate) fn note_held(&mut self, key: u64) {
         if let Some(keeper) = &mut self.keeper {
             keeper.feeds.held.insert(key);
         }
     }
 
     /// This master ends, and with it its run: there is nothing to take over.
-    pub(super) fn dismiss_standbys(&mut self) {
+    pub(crate) fn dismiss_standbys(&mut self) {
         self.end_turn();
         let reason = KickReason::new(KickCode::MasterStopping, "the run has ended");
         let keys = self.keeper.as_ref().map(|keeper| keeper.feeds.ears.keys().copied().collect::<Vec<u64>>());
@@ -317,7 +321,7 @@ impl EventLoop {
     }
 
     /// Who leads the run, for its status.
-    pub(super) fn lead(&self) -> StatusLead {
+    pub(crate) fn lead(&self) -> StatusLead {
         let copies = self.keeper.as_ref().map(|keeper| keeper.office.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
         let journal = self.keeper.as_ref().and_then(Keeper::journal_status);
@@ -335,7 +339,7 @@ impl EventLoop {
     }
 
     /// What the master waits for beside its peers, in words.
-    pub(super) fn what_is_held(&self) -> Option<Text> {
+    pub(crate) fn what_is_held(&self) -> Option<Text> {
         let office = &self.keeper.as_ref()?.office;
         if !office.is_letting_go() {
             return None;
@@ -351,7 +355,7 @@ impl EventLoop {
 
 impl Conn {
     /// Writes what may leave, see [`Conn::flush`].
-    pub(super) fn flush_released(&mut self, released: u64, now: Instant) -> bool {
+    pub(crate) fn flush_released(&mut self, released: u64, now: Instant) -> bool {
         self.queue.release(released);
         self.flush(now)
     }

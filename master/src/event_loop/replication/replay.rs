@@ -2,10 +2,11 @@
 //! given once more what it was given, and what it sends is counted and kept as it was. Nothing is sent and nobody is
 //! asked.
 
-use super::{frame::frame, tickets::TicketOffice};
+use crate::event_loop::connections::frame::frame;
+use crate::event_loop::tickets::TicketOffice;
 use crate::{
     journal::{Chapter, Client, Entry, Open},
-    office::{Electorates, Past},
+    leadership::{Electorates, Past},
     origin::Origin,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
 };
@@ -18,15 +19,15 @@ use tinysockets::{
 
 /// The place of a client.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) remote: IpAddr,
+pub(crate) struct Place {
+    pub(crate) remote: IpAddr,
     /// Numbered packets of it that have come.
-    pub(super) received: u64,
+    pub(crate) received: u64,
     /// The newest term that it may know, and the most packets that it may have had, when it comes back for the first
     /// time, if one acts by an operator's word.
-    pub(super) at_most: Option<(Term, u64)>,
+    pub(crate) at_most: Option<(Term, u64)>,
     /// What it may not have.
-    pub(super) queue: WriteQueue,
+    pub(crate) queue: WriteQueue,
 }
 
 impl Place {
@@ -44,13 +45,13 @@ impl Place {
 
 /// See the module's documentation.
 pub(crate) struct Recalled {
-    pub(super) at: Timestamp,
-    pub(super) next_client: u64,
-    pub(super) state: MasterState,
-    pub(super) tickets: Option<TicketOffice>,
-    pub(super) places: BTreeMap<ClientKey, Place>,
-    pub(super) open: Open,
-    pub(super) origin: Origin,
+    pub(crate) at: Timestamp,
+    pub(crate) next_client: u64,
+    pub(crate) state: MasterState,
+    pub(crate) tickets: Option<TicketOffice>,
+    pub(crate) places: BTreeMap<ClientKey, Place>,
+    pub(crate) open: Open,
+    pub(crate) origin: Origin,
     /// What is known of the office.
     pub(crate) past: Past,
 }
@@ -76,7 +77,7 @@ impl Recalled {
     ///
     /// # Errors
     /// Why that cannot be found out.
-    pub(super) fn begin(chapter: Chapter, options: Options, keys: Option<RunKeys>) -> Result<Self, String> {
+    pub(crate) fn begin(chapter: Chapter, options: Options, keys: Option<RunKeys>) -> Result<Self, String> {
         let Chapter { origin, at, next_client, state, tickets, clients, open, mut past } = chapter;
         let text = |error: postcard::Error| error.to_string();
         let tickets = match (keys, tickets) {
@@ -96,7 +97,7 @@ impl Recalled {
     }
 
     /// The end of the last turn may be missing. If it is not, this changes nothing.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.live_through(Entry::Settled);
     }
 
@@ -110,7 +111,7 @@ impl Recalled {
         self.origin.run
     }
 
-    pub(super) fn live_through(&mut self, entry: Entry<'static>) {
+    pub(crate) fn live_through(&mut self, entry: Entry<'static>) {
         let mut actions = Vec::new();
         match entry {
             Entry::Taken { at, input } => {

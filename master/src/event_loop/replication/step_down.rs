@@ -4,7 +4,10 @@
 //! So it is not needed that they agree about the moment, and the one that takes over needs the promises of more than
 //! half of the members as after a death.
 
-use super::{EventLoop, conn::Conn, deposed::who_took_over, frame::frame};
+use crate::event_loop::EventLoop;
+use crate::event_loop::connections::conn::Conn;
+use crate::event_loop::connections::frame::frame;
+use crate::event_loop::replication::successor::who_took_over;
 use crate::state::ClientKey;
 use pccl_protocol::{CopyId, M2c, RunKnown, Standby, StandsBy, Text};
 use std::{
@@ -27,7 +30,7 @@ const SUCCESSION: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What becomes of a master that is asked to go.
-pub(super) enum Departure {
+pub(crate) enum Departure {
     /// Nobody has asked, or it is waited for others.
     Stays,
     /// Those at these places may go on.
@@ -38,7 +41,7 @@ pub(super) enum Departure {
 
 impl EventLoop {
     /// Whether this master goes now, and who goes on.
-    pub(super) fn departure(&mut self) -> Departure {
+    pub(crate) fn departure(&mut self) -> Departure {
         let is_told = self.reactor.is_stopped();
         if self.stop_deadline.is_some() || !is_told && self.leaving.is_none() {
             return Departure::Stays;
@@ -80,7 +83,7 @@ impl EventLoop {
     }
 
     /// Goes, and waits until another one acts.
-    pub(super) fn hand_over(mut self, successors: &BTreeSet<String>) {
+    pub(crate) fn hand_over(mut self, successors: &BTreeSet<String>) {
         let mut places = successors.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         if places.is_empty() {
             places.push_str("nobody, and nobody is in the run");

@@ -1,14 +1,12 @@
 //! The loop and its journal: it writes what happens before anything leaves that follows from it, feeds those who stand
 //! by with the same, and goes on where the master has been that it takes the place of.
 
-use super::{
-    EventLoop,
-    conn::{Conn, Phase},
-    feeds::Feeds,
-};
+use crate::event_loop::EventLoop;
+use crate::event_loop::connections::conn::{Conn, Phase};
+use crate::event_loop::replication::leader_side::Feeds;
 use crate::{
     journal::{Chapter, Client, Entry, Journal, Open},
-    office::Acting,
+    leadership::Leader,
     origin::Origin,
     state::{Action, ClientKey, IdSource, Input},
 };
@@ -24,26 +22,26 @@ const LOOK_AHEAD: u64 = 1024;
 
 /// What the loop has for its journal and for those who stand by.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     journal: Option<Journal>,
     origin: Origin,
     open: Open,
-    pub(super) office: Acting,
-    pub(super) feeds: Feeds,
+    pub(crate) office: Leader,
+    pub(crate) feeds: Feeds,
     /// Something has happened in this turn.
     has_news: bool,
     /// Clients that a journal knew and that have not come back: they say whether it held everything.
-    pub(super) recalled: BTreeSet<u64>,
+    pub(crate) recalled: BTreeSet<u64>,
 }
 
 impl Keeper {
-    pub(super) fn new(journal: Option<Journal>, origin: Origin, open: Open, office: Acting) -> Self {
+    pub(crate) fn new(journal: Option<Journal>, origin: Origin, open: Open, office: Leader) -> Self {
         let feeds = Feeds::default();
         Self { journal, origin, open, office, feeds, has_news: false, recalled: BTreeSet::new() }
     }
 
     /// The state wants something of others.
-    pub(super) fn note_asked(&mut self, action: &Action) {
+    pub(crate) fn note_asked(&mut self, action: &Action) {
         self.open.note_asked(action);
     }
 
@@ -56,7 +54,7 @@ impl Keeper {
     }
 
     /// The journal does not hold everything: it is out of the way of the next start. What there is to say about it.
-    pub(super) fn set_aside(&mut self, why: &str) -> String {
+    pub(crate) fn set_aside(&mut self, why: &str) -> String {
         let aside = self.journal.as_mut().map_or_else(String::new, Journal::set_aside);
         format!(
             "the journal is an older copy, or its end is lost: {why}. Going on from it would set the run back. {aside}"
@@ -64,18 +62,18 @@ impl Keeper {
     }
 
     /// Whether a peer has one of the next identities that this master would give.
-    pub(super) fn is_to_be_given(&self, peer: PeerId, drawn: u64) -> bool {
+    pub(crate) fn is_to_be_given(&self, peer: PeerId, drawn: u64) -> bool {
         let mut identities = self.origin.identities();
         (drawn..drawn + LOOK_AHEAD).any(|nth| identities.peer_id(nth) == peer)
     }
 
     /// How the journal is, if there is to be one.
-    pub(super) fn journal_status(&self) -> Option<StatusJournal> {
+    pub(crate) fn journal_status(&self) -> Option<StatusJournal> {
         self.journal.as_ref().map(Journal::status)
     }
 
     /// The run has ended in order.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if let Some(journal) = &mut self.journal {
             journal.end();
         }
@@ -84,7 +82,7 @@ impl Keeper {
 
 impl EventLoop {
     /// The state is about to take this in.
-    pub(super) fn record_input(&mut self, input: &Input) {
+    pub(crate) fn record_input(&mut self, input: &Input) {
         if let Some(keeper) = &mut self.keeper {
             keeper.open.note_answered(input);
             keeper.record(&Entry::Taken { at: self.at, input: Cow::Borrowed(input) });
@@ -92,21 +90,21 @@ impl EventLoop {
     }
 
     /// The state is about to draw its consequences.
-    pub(super) fn record_settled(&mut self) {
+    pub(crate) fn record_settled(&mut self) {
         if let Some(keeper) = &mut self.keeper {
             keeper.record(&Entry::Settled);
         }
     }
 
     /// A client has so many of the packets to it.
-    pub(super) fn record_acknowledged(&mut self, client: ClientKey, count: u64) {
+    pub(crate) fn record_acknowledged(&mut self, client: ClientKey, count: u64) {
         if let Some(keeper) = &mut self.keeper {
             keeper.record(&Entry::Acknowledged { client, count });
         }
     }
 
     /// What has happened in this turn is written, and on its way to those who stand by. Nothing of it has left before.
-    pub(super) fn end_turn(&mut self) {
+    pub(crate) fn end_turn(&mut self) {
         self.settle();
         let Some(keeper) = &mut self.keeper else { return };
         let copies = keeper.feeds.take_changed().then(|| keeper.office.copies());
@@ -129,7 +127,7 @@ impl EventLoop {
     }
 
     /// All that is known is written, and takes the place of what was written before.
-    pub(super) fn begin_chapter(&mut self) {
+    pub(crate) fn begin_chapter(&mut self) {
         if self.keeper.as_ref().is_none_or(|keeper| keeper.journal.is_none()) {
             return;
         }
@@ -144,7 +142,7 @@ impl EventLoop {
 
     /// All that is known. Only when the state has settled: what it has not drawn the consequences of is no part of what
     /// it remembers.
-    pub(super) fn chapter(&self) -> Option<Chapter> {
+    pub(crate) fn chapter(&self) -> Option<Chapter> {
         debug_assert!(!self.unsettled);
         let keeper = self.keeper.as_ref()?;
         let state = self.state.remember();
@@ -187,7 +185,7 @@ impl EventLoop {
 
     /// Goes on: registered peers may come back over other connections, all others are gone, and who was asked is asked
     /// once more. To be called once, before anything else happens.
-    pub(super) fn go_on(&mut self) {
+    pub(crate) fn go_on(&mut self) {
         self.begin_chapter();
         let known: Vec<(u64, bool)> =
             self.conns.keys().map(|key| (*key, self.state.may_return(ClientKey(*key)))).collect();

@@ -5,7 +5,7 @@ use tinysockets::write_queue::Frame;
 
 /// Encodes a packet. Those that both ends count are kept until they have come. Of the plans of a group a client that
 /// does not read gets only the newest one: whoever has not heard of the others can do nothing with them.
-pub(super) fn frame(packet: &M2c) -> Frame {
+pub(crate) fn frame(packet: &M2c) -> Frame {
     match packet {
         // Between a plan and the next one there may be answers, and their receiver sees the world as it was then.
         M2c::GroupPlan(plan) => {

@@ -11,7 +11,7 @@ use tinysockets::{
 
 /// What is to be done with a connection after some more of its bytes.
 #[derive(Debug)]
-pub(super) enum Judgement {
+pub(crate) enum Judgement {
     /// It is not known yet whose it is.
     Incomplete,
     /// The same, and this is to be sent at once.
@@ -25,28 +25,28 @@ pub(super) enum Judgement {
 
 /// The first bytes of one connection as far as they have arrived.
 #[derive(Debug)]
-pub(super) struct HalfOpen {
+pub(crate) struct HalfOpen {
     door: Door,
 }
 
 impl HalfOpen {
     /// Of a connection to a run with this lock, or without one.
-    pub(super) fn new(lock: Option<Lock>) -> Self {
+    pub(crate) fn new(lock: Option<Lock>) -> Self {
         Self { door: Door::new(lock) }
     }
 
     /// The run key that its first message has proven.
-    pub(super) fn opened_by(&self) -> Option<&RunKey> {
+    pub(crate) fn opened_by(&self) -> Option<&RunKey> {
         self.door.opened_by()
     }
 
     /// Where the next bytes are to be put.
-    pub(super) fn missing(&mut self) -> &mut [u8] {
+    pub(crate) fn missing(&mut self) -> &mut [u8] {
         self.door.missing()
     }
 
     /// Judges when so many bytes were put there.
-    pub(super) fn received(&mut self, bytes: usize, run: RunId) -> Judgement {
+    pub(crate) fn received(&mut self, bytes: usize, run: RunId) -> Judgement {
         match self.door.received(bytes) {
             Visit::Nothing => Judgement::Incomplete,
             Visit::Answer(bytes) => Judgement::Answer(bytes),

@@ -1,11 +1,11 @@
-//! The office of the acting master: which copies are complete, and how far what it does may be known.
+//! The leader's side: which copies are complete, and how far the consequences of its turns may be known.
 
-use super::electorates::{Electorates, Quorum};
+use super::quorum::{Electorates, Quorum};
 use pccl_protocol::{Copies, CopiesKnown, CopyId, PeerId, Standby, Term, limits::MAX_STANDBYS};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a copy knows of the office, for whoever goes on from it.
+/// What a copy knows of leadership, for a master that goes on from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
     /// The last turn that it has.
@@ -61,7 +61,7 @@ struct Leaving {
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
-pub struct Acting {
+pub struct Leader {
     term: Term,
     copy: CopyId,
     number: u64,
@@ -73,7 +73,7 @@ pub struct Acting {
     known: BTreeMap<PeerId, u64>,
 }
 
-impl Acting {
+impl Leader {
     /// A run begins, in which nobody stands by. Who acts has this copy.
     #[must_use]
     pub fn new(copy: CopyId) -> Self {
@@ -309,17 +309,17 @@ mod tests {
         ids.iter().map(|id| PeerId(*id)).collect()
     }
 
-    fn acting(ids: &[u128]) -> Acting {
+    fn acting(ids: &[u128]) -> Leader {
         let copies = Copies { term: Term(4), number: 0, acting: CopyId(1), standbys: Vec::new() };
         let electorates = Electorates::from(10, members(ids));
-        Acting::go_on(Past { turn: 10, released: 10, electorates, copies, is_alone: true })
+        Leader::go_on(Past { turn: 10, released: 10, electorates, copies, is_alone: true })
     }
 
     fn standby(copy: u64) -> Standby {
         Standby { copy: CopyId(copy), hosts: Host::new("h").into(), port: 1 }
     }
 
-    fn know(acting: &mut Acting, peer: u128, number: u64) {
+    fn know(acting: &mut Leader, peer: u128, number: u64) {
         acting.know(PeerId(peer), CopiesKnown { term: Term(4), number });
     }
 
@@ -381,9 +381,9 @@ mod tests {
         first.has(CopyId(8), 10).unwrap();
         first.end_turn(|| members(&[1, 2, 3]));
         assert!(!first.past().is_alone);
-        let mut next = Acting::take_over(Term(5), CopyId(8), first.past());
+        let mut next = Leader::take_over(Term(5), CopyId(8), first.past());
         next.end_turn(|| members(&[1, 2, 3, 4]));
-        let know = |next: &mut Acting, peer, term| {
+        let know = |next: &mut Leader, peer, term| {
             next.know(PeerId(peer), CopiesKnown { term: Term(term), number: 0 })
         };
         know(&mut next, 1, 5);
@@ -402,7 +402,7 @@ mod tests {
         acting.lose(CopyId(8));
         assert!(!acting.past().is_alone, "the one that is gone may take over");
         know(&mut acting, 1, 2);
-        let mut again = Acting::go_on(acting.past());
+        let mut again = Leader::go_on(acting.past());
         again.join(standby(9), members(&[1])).unwrap();
         again.has(CopyId(9), 10).unwrap();
         assert_eq!(again.copies().number, 3);

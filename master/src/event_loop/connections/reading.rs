@@ -1,11 +1,9 @@
 //! Reading: from bytes of a connection to inputs of the state.
 
-use super::{
-    EventLoop,
-    conn::{Conn, Phase, Received},
-    half_open::Judgement,
-    inbox::LENGTH_BYTES as FRAME_LENGTH_BYTES,
-};
+use super::conn::{Conn, Phase, Received};
+use super::half_open::Judgement;
+use super::inbox::LENGTH_BYTES as FRAME_LENGTH_BYTES;
+use crate::event_loop::EventLoop;
 use crate::state::{ClientKey, Input};
 use pccl_protocol::{
     C2m, WireError,
@@ -19,9 +17,9 @@ use tinysockets::{
 };
 
 /// Bytes read by one system call.
-pub(super) const BUFFER_BYTES: usize = 64 << 10;
+pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes that are read and thrown away, of all clients that were dropped and go on sending.
-pub(super) const THROWN_AWAY: Rate = Rate { burst: (64 << 20) as f64, per_second: (64 << 20) as f64 };
+pub(crate) const THROWN_AWAY: Rate = Rate { burst: (64 << 20) as f64, per_second: (64 << 20) as f64 };
 /// Time for one turn through all connections.
 const TURN: Duration = Duration::from_millis(TURN_MS);
 
@@ -34,7 +32,7 @@ struct Share {
 }
 
 /// What looking at one connection led to.
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// Go on.
     More,
     /// Nothing is left for now, or nobody.
@@ -46,7 +44,7 @@ pub(super) enum Progress {
 impl EventLoop {
     /// Gives connections that may have bytes one turn each, as far as there is time; the next turn begins with those
     /// that it was not enough for.
-    pub(super) fn read_turn(&mut self) {
+    pub(crate) fn read_turn(&mut self) {
         let now = Instant::now();
         let due: Vec<u64> =
             self.paced.iter().filter(|(_, after)| **after <= now).map(|(key, _)| *key).collect();
@@ -69,13 +67,13 @@ impl EventLoop {
     }
 
     /// Gives every connection that may have bytes one turn.
-    pub(super) fn read_all(&mut self) {
+    pub(crate) fn read_all(&mut self) {
         for key in self.reactor.take_readable() {
             self.read_and_remember(key);
         }
     }
 
-    pub(super) fn read_and_remember(&mut self, key: u64) {
+    pub(crate) fn read_and_remember(&mut self, key: u64) {
         if !self.read_from(key) {
             self.reactor.mark_readable(key);
         }
@@ -184,7 +182,7 @@ impl EventLoop {
     }
 
     /// Closes a connection that is not a client, with an answer if it speaks the protocol.
-    pub(super) fn turn_away(&mut self, key: u64, refusal: Option<Refusal>, why: &str) {
+    pub(crate) fn turn_away(&mut self, key: u64, refusal: Option<Refusal>, why: &str) {
         let Some(conn) = self.conns.get_mut(&key) else { return };
         if let Some(more) = self.stranger_lines.next(Instant::now()) {
             log::info!("{}: connection refused: {why}{more}", conn.remote);
@@ -301,7 +299,7 @@ impl EventLoop {
     }
 
     /// A large packet of this connection has arrived, or will not: others may have its memory.
-    pub(super) fn give_room(&mut self, key: u64) {
+    pub(crate) fn give_room(&mut self, key: u64) {
         if self.large.release(key)
             && let Some(next) = self.large.next()
         {

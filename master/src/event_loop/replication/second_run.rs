@@ -1,7 +1,8 @@
 //! A master that was started as the first one, without a list, beside others that know a run: its own would be a second
 //! one. As long as nobody is in that, and those others are heard, it takes no newcomers and does not say that it acts.
 
-use super::{EventLoop, frame::frame};
+use crate::event_loop::EventLoop;
+use crate::event_loop::connections::frame::frame;
 use pccl_protocol::{M2c, RunId, RunKnown, StandsBy, Text};
 use std::time::{Duration, Instant};
 use tinysockets::address::HostPort;
@@ -11,7 +12,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 
 /// The word of another master that knows another run.
 #[derive(Debug)]
-pub(super) struct SecondRun {
+pub(crate) struct SecondRun {
     knows: RunKnown,
     place: HostPort,
     heard: Instant,
@@ -19,7 +20,7 @@ pub(super) struct SecondRun {
 
 impl EventLoop {
     /// A master at this place knows another run.
-    pub(super) fn note_other_run(&mut self, run: RunId, place: HostPort) {
+    pub(crate) fn note_other_run(&mut self, run: RunId, place: HostPort) {
         let text = format!("the master at {place} knows run {run}, and this one began run {}", self.run);
         if !self.state.electorate().is_empty() {
             return log::error!(
@@ -37,7 +38,7 @@ impl EventLoop {
                           other run is over, stop the masters that know it";
 
     /// Why this master takes nobody in, if its run is a second one.
-    pub(super) fn is_second_run(&self) -> Option<String> {
+    pub(crate) fn is_second_run(&self) -> Option<String> {
         let other = self.second_run.as_ref().filter(|other| other.heard.elapsed() < SILENCE)?;
         let SecondRun { knows, place, .. } = other;
         let is_empty = self.state.electorate().is_empty();
@@ -48,7 +49,7 @@ impl EventLoop {
     }
 
     /// A newcomer is sent to the other run, which it may have in its list of masters.
-    pub(super) fn send_to_other_run(&mut self, key: u64) {
+    pub(crate) fn send_to_other_run(&mut self, key: u64) {
         let text = self.is_second_run().unwrap_or_default();
         let acting = self.second_run.as_ref().map(|other| Text::new(other.place.to_string()));
         let answer = StandsBy {

@@ -7,12 +7,12 @@ use pccl_protocol::{
 use tinysockets::wire::{FRAME_HEADER_BYTES, FrameParser, check_frame_length};
 
 /// Bytes in front of kind and body: the length field.
-pub(super) const LENGTH_BYTES: usize = 4;
+pub(crate) const LENGTH_BYTES: usize = 4;
 
 /// Received bytes that are not a whole packet yet. A client that has not sent its first packet, or nothing but
 /// questions, can make the master hold [`MAX_FIRST_PACKET_BYTES`] only.
 #[derive(Debug)]
-pub(super) enum Inbox {
+pub(crate) enum Inbox {
     /// Before the first packet.
     First(Vec<u8>),
     /// After it.
@@ -21,12 +21,12 @@ pub(super) enum Inbox {
 
 impl Inbox {
     /// An inbox that has not seen anything.
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self::First(Vec::new())
     }
 
     /// Adds received bytes.
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
         match self {
             Self::First(held) => held.extend_from_slice(bytes),
             Self::Registered(parser) => parser.feed(bytes),
@@ -34,7 +34,7 @@ impl Inbox {
     }
 
     /// Bytes of the next packet, as far as that is known, behind the first one.
-    pub(super) fn next_bytes(&self) -> Option<usize> {
+    pub(crate) fn next_bytes(&self) -> Option<usize> {
         match self {
             Self::First(_) => None,
             Self::Registered(parser) => parser.next_bytes(),
@@ -42,7 +42,7 @@ impl Inbox {
     }
 
     /// Takes the next packet; `Ok(None)` means that more bytes are needed.
-    pub(super) fn next_packet(&mut self) -> Result<Option<C2m>, WireError> {
+    pub(crate) fn next_packet(&mut self) -> Result<Option<C2m>, WireError> {
         match self {
             Self::First(held) => {
                 let Some(end) = first_frame_end(held)? else { return Ok(None) };

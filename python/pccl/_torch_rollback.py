@@ -1,5 +1,6 @@
 """Values that a failed try of a step leaves behind in modules and scalers of torch."""
 
+import functools
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 import torch
@@ -16,7 +17,7 @@ class Trained:
 
     def __init__(self, parts: Iterable[Any], found: Iterable[Any]):
         modules: List[torch.nn.Module] = []
-        views = False
+        views, parts = False, list(parts)
         loose: List[torch.Tensor] = []
         shared: List[Any] = []
         for part in parts:
@@ -36,6 +37,7 @@ class Trained:
                          and all(one is not other for other in shared)]
         self._gradients = Gradients(views)
         self._hooks = [module.register_forward_pre_hook(self._gradients.before_forward) for module in modules]
+        self._watches = [_watch(one, self._gradients) for one in parts if isinstance(one, torch.optim.Optimizer)]
         self._buffers: Dict[Tuple[int, str], torch.Tensor] = {}
         self._versions: List[Tuple[str, torch.Tensor, int]] = []
 
@@ -85,9 +87,11 @@ class Trained:
         return {buffer.data_ptr() for module in self._modules for buffer in module.buffers()}
 
     def close(self) -> None:
-        """Lets go of the modules."""
+        """Lets go of the modules and optimisers."""
         for hook in self._hooks:
             hook.remove()
+        for end in self._watches:
+            end()
 
     def _named(self) -> List[Tuple[str, torch.Tensor]]:
         named = [pair for module in self._modules for pair in module.named_parameters()]
@@ -105,12 +109,35 @@ class Trained:
         return copy
 
 
+def _watch(optimizer: Any, gradients: "Gradients") -> Undo:
+    """Has gradients copied before ``zero_grad`` sets them to zero in place. Returns what ends that."""
+    given, zero_grad = vars(optimizer).get("zero_grad"), optimizer.zero_grad
+
+    @functools.wraps(zero_grad)
+    def watched(set_to_none: bool = True) -> None:
+        if not set_to_none:
+            gradients.before_zero()
+        zero_grad(set_to_none)
+
+    def end() -> None:
+        # Another one may have been put over this one, and is left alone.
+        if vars(optimizer).get("zero_grad") is watched:
+            del optimizer.zero_grad
+            if given is not None:
+                optimizer.zero_grad = given
+
+    optimizer.zero_grad = watched
+    return end
+
+
 class Gradient:
     """One gradient that was there before a try."""
 
     def __init__(self, name: str, parameter: torch.Tensor, gradient: torch.Tensor):
         self.name, self.parameter, self.gradient, self.version = name, parameter, gradient, gradient._version
         self.copy: Optional[torch.Tensor] = None
+        #: Whether there was a copy of it when ``zero_grad`` was about to write to it.
+        self.is_announced = False
 
     @property
     def is_written(self) -> bool:
@@ -138,8 +165,9 @@ class Gradients:
         self._without: List[torch.Tensor] = []
         self._there: List[Gradient] = []
         self._is_open = False
-        #: Whether the last step has written to none before its first forward pass, so that copies can wait until then.
-        self._can_wait = False
+        #: Whether copies can wait until the first forward pass, or until ``zero_grad``: a step has shown that it drops
+        #: gradients, and none has written to one unseen.
+        self._can_wait, self._writes = False, False
 
     def keep(self, parameters: Iterable[Any]) -> None:
         """Before a try."""
@@ -153,6 +181,15 @@ class Gradients:
             for one in self._there:
                 one.copy = one.gradient.detach().clone()
 
+    def before_zero(self) -> None:
+        """Before an optimiser sets gradients to zero in place."""
+        for one in self._there if self._is_open else []:
+            if one.parameter.grad is not one.gradient or one.is_written:
+                continue
+            if one.copy is None:
+                one.copy = one.gradient.detach().clone()
+            one.is_announced = _same(one.gradient, one.copy)
+
     def before_forward(self, *_: Any) -> None:
         """Before the first forward pass of a try: what is written to in place from here on has to be copied."""
         if torch.compiler.is_compiling() or not self._is_open:
@@ -160,18 +197,21 @@ class Gradients:
         self._is_open = False
         untouched = True
         for one in self._there:
+            if one.is_announced:
+                continue
             is_dropped = one.parameter.grad is not one.gradient
             if one.copy is None:
                 if (not is_dropped or self._are_views) and not one.is_written:
                     one.copy = one.gradient.detach().clone()
                 untouched = untouched and not one.is_written
-            elif one.is_written or not torch.equal(one.gradient, one.copy):
+            elif one.is_written or not _same(one.gradient, one.copy):
                 untouched = False
             elif is_dropped and not self._are_views:
                 # Nobody writes to it any more: it is its own copy.
                 one.copy = None
+        self._writes = self._writes or not untouched
         if self._there:
-            self._can_wait = untouched
+            self._can_wait = not self._writes
 
     def undo(self) -> None:
         """After a try that does not count."""
@@ -179,6 +219,11 @@ class Gradients:
             parameter.grad = None
         for one in self._there:
             one.undo()
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of the same shape hold the same, a NaN being the same as itself."""
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _keep_scalers(scalers: List[Any]) -> Undo:

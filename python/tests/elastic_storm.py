@@ -53,11 +53,12 @@ class Net(torch.nn.Module):
 class Training:
     """Model and step, alike for peers and for the undisturbed process."""
 
-    def __init__(self, wrap, zero_first):
+    def __init__(self, wrap, zero_first, steps):
         self.net = Net()
         self.ddp, self.zero_first = wrap(self.net), zero_first
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=LR, momentum=0.5)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=5)
+        # The scale is doubled a hundred times at most: beyond, a sum over three peers would overflow where one does not.
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=max(5, steps // 100))
         self.state = pccl.SharedState.of(self.net, self.optimizer, scaler=self.scaler, extra={"steps": 0})
         self.extra = self.state._source["extra"]
         self.call = lambda: None
@@ -98,7 +99,7 @@ def peer(address, steps, zero_first, deaths, least):
     """Trains, and dies where ``deaths`` says: a mapping of steps to the number of a call in them. ``least`` gets the
     revision."""
     run = pccl.torch.elastic(address)
-    training = Training(lambda net: run.data_parallel(net, bucket_cap_mb=0.001), zero_first)
+    training = Training(lambda net: run.data_parallel(net, bucket_cap_mb=0.001), zero_first, steps)
     calls = [-1, 0]
 
     def call():
@@ -144,7 +145,7 @@ def main():
         plan = {} if is_safe else {step: drawn.randint(1, places) for step in range(1, steps) if drawn.random() < 0.3}
         return forked(lambda: peer(address, steps, zero, plan, wanted))
 
-    alone = Training(lambda net: net, zero)
+    alone = Training(lambda net: net, zero, steps)
     while alone.state.revision < steps:
         alone.step()
         alone.state.push_revision()

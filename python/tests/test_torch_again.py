@@ -79,6 +79,49 @@ def test_a_step_that_is_made_again_begins_from_clean_gradients(ranks, master):  
     finish(rest)
 
 
+def tried(trained, net, zero, counts=True):
+    """One try of a step; what undoes it is called if it does not count."""
+    undo = trained.keep()
+    zero()
+    net(torch.ones(2, 3)).sum().backward()
+    if not counts:
+        undo()
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_gradients_that_are_dropped_in_some_steps_and_set_to_zero_in_others(by_hand):
+    """A step that set them to zero in place after one that had dropped them could not be made again."""
+    from pccl._torch_rollback import Trained
+
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters())
+    trained = Trained([net, optimizer], [])
+
+    def in_place():
+        if by_hand:
+            for parameter in net.parameters():
+                parameter.grad.zero_()
+        else:
+            optimizer.zero_grad(set_to_none=False)
+
+    tried(trained, net, lambda: None)
+    for turn in range(3):
+        if turn or by_hand:
+            # What nobody announces has to be seen once.
+            tried(trained, net, in_place)
+        tried(trained, net, optimizer.zero_grad)
+        there = [parameter.grad for parameter in net.parameters()]
+        before = [gradient.clone() for gradient in there]
+        for zero in (in_place, optimizer.zero_grad, lambda: None):
+            tried(trained, net, zero, counts=False)
+            for parameter, gradient, content in zip(net.parameters(), there, before):
+                assert parameter.grad is gradient and torch.equal(gradient, content)
+    trained.close()
+    assert "zero_grad" not in vars(optimizer)
+    optimizer.zero_grad(set_to_none=False)
+    assert all((parameter.grad == 0).all() for parameter in net.parameters())
+
+
 #: Of each storm. ``PCCL_STORM_STEPS=1000`` makes them long.
 STEPS = int(os.environ.get("PCCL_STORM_STEPS", "12"))
 

@@ -48,6 +48,45 @@ def test_a_start_takes_nothing_from_the_one_before(ranks):  # noqa: F811
     finish(peers)
 
 
+FORMED = """
+    host, port = where.split(":")
+    store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    say("begins")
+    limit = datetime.timedelta(seconds=120)
+    dist.init_process_group("pccl", store=store, rank=rank, world_size=size, timeout=limit, enable_reconfigure=True)
+    say("handle " + dist._get_reconfigure_handle())
+    dist._reconfigure(1, sys.stdin.readline().split(), timeout=limit).wait()
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == size and dist.get_rank() == rank
+    say("together")
+    go()
+    """
+
+
+@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="this torch has no reconfigure")
+def test_a_start_of_a_group_that_is_reconfigured_takes_nothing_from_the_one_before(ranks):  # noqa: F811
+    """Rank 0 of such a group waits for nobody, and so has confirmed nothing to the others."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    where = f"127.0.0.1:{store.port}"
+    for again in range(2):
+        rest = ranks(3, where, FORMED, [2, 1])
+        for peer in rest:
+            line(peer, "begins")
+        peers = [*ranks(3, where, FORMED, [0]), *reversed(rest)]
+        line(peers[0], "begins")
+        handles = " ".join(line(peer, "handle").split(" ")[1] for peer in peers)
+        for peer in peers:
+            peer.stdin.write(handles + "\n")
+            peer.stdin.flush()
+        for peer in peers:
+            line(peer, "together")
+        for peer in peers if again == 0 else []:
+            peer.kill()
+    go(peers)
+    finish(peers)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_torchrun_starts_a_job_again(tmp_path, victim):
     program = tmp_path / "job.py"
@@ -65,12 +104,43 @@ def test_torchrun_starts_a_job_again(tmp_path, victim):
         os.write(1, text.encode())
         dist.destroy_process_group()
         """))
+    started_again(program)
+
+
+def started_again(program):
+    """Runs a job of two under torchrun; it is started twice again, and both say so at their end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                "--max-restarts", "2", str(program)]
     job = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S,
                          env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert job.returncode == 0, job.stderr[-4000:]
     assert sorted(job.stdout.split("\n")) == ["", "rank 0 after 2 restarts", "rank 1 after 2 restarts"], job.stdout
+
+
+@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="this torch has no reconfigure")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun_starts_a_job_again_whose_group_is_reconfigured(tmp_path, victim):
+    """Rank 1 found the master of the start before in the store, which died with its rank 0, and dialled it."""
+    program = tmp_path / "job.py"
+    program.write_text(textwrap.dedent(f"""
+        import datetime, os, signal, torch, torch.distributed as dist
+        dist.init_process_group("pccl", enable_reconfigure=True, timeout=datetime.timedelta(seconds={PATIENCE_S}))
+        restarts, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+        store = dist.PrefixStore("handles of " + restarts, dist.distributed_c10d._get_default_store())
+        store.set(rank, dist._get_reconfigure_handle())
+        handles = [store.get(other).decode() for other in "01"]
+        dist._reconfigure(1, handles, timeout=datetime.timedelta(seconds={PATIENCE_S})).wait()
+        for step in range(2):
+            tensor = torch.ones(1000)
+            dist.all_reduce(tensor)
+            assert tensor[0] == 2
+            if step == 0 and dist.get_rank() == {victim} and restarts < "2":
+                os.kill(os.getpid(), signal.SIGKILL)
+        # One write: both ranks have this pipe.
+        os.write(1, f"rank {{dist.get_rank()}} after {{restarts}} restarts\\n".encode())
+        dist.destroy_process_group()
+        """))
+    started_again(program)
 
 
 @pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="this torch has no reconfigure")

@@ -1,9 +1,9 @@
 """How ``torch.distributed`` comes by a process group of this backend."""
 
+import functools
 import itertools
 import threading
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Dict, Optional
 
 import torch.distributed as dist
@@ -14,9 +14,9 @@ from ._beside import default
 from ._errors import failed
 from ._group import PCCLProcessGroup
 from ._lanes import Lanes
-from ._master import arrive, found, through_store
+from ._master import arrive, follow, found, through_store
 from ._members import Members, member_name
-from ._start import meet
+from ._start import announce, fresh, meet
 
 _counting = threading.Lock()
 _counts: Dict[str, "itertools.count[int]"] = {}
@@ -56,18 +56,24 @@ def create(given: Any, options: Any) -> PCCLProcessGroup:
         shared = default.shared(given, options is not None, f"pccl/space/{start}")
         if shared is not None:
             return PCCLProcessGroup(store, shared[0], timeout, space=shared[1])
-    address, master = chosen.master or found.address, None
+    address, master, limit_s = chosen.master or found.address, None, timeout.total_seconds()
     in_store = address is None
-    if address is None:
-        address, master = through_store(store, rank, start)
+    connect = functools.partial(_connected, chosen, rank, size, None if can_reconfigure else member_name(rank))
     try:
-        name = None if can_reconfigure else member_name(rank)
-        members = _connected(address, chosen, rank, size, timeout, name)
+        if address is not None:
+            members = connect(address, limit_s)
+        elif can_reconfigure and rank != 0:
+            start, address, members = follow(store, attempt, connect, limit_s)
+        else:
+            address, master = through_store(store, rank, start)
+            if can_reconfigure:
+                announce(store, attempt, start)
+            members = connect(address, limit_s)
         if in_store:
-            arrive(store, size, start, master, timeout.total_seconds())
+            arrive(store, size, start, master, limit_s)
         group = PCCLProcessGroup(store, Lanes(members), timeout, can_reconfigure, master)
         if not can_reconfigure:
-            members.form_through(store, rank, size, start, timeout.total_seconds())
+            members.form_through(store, rank, size, start, limit_s)
     except BaseException:
         if master is not None:
             master.stop()
@@ -84,18 +90,19 @@ def _start(given: Any, is_default: bool, can_reconfigure: bool, attempt: int) ->
     """The name of this start in keys. Members of a default group have met already, and a group that can be reconfigured
     waits for nobody."""
     if can_reconfigure:
-        return str(attempt)
+        return fresh(attempt)
     met = None if is_default else default.start
     if met is not None:
         return f"{met}/{attempt}"
     return meet(given.store, given.group_rank, given.group_size, attempt, given.timeout.total_seconds())
 
 
-def _connected(address: str, options: Options, rank: int, size: int, timeout: timedelta, name: Optional[str]) -> Members:
-    settings: Dict[str, Any] = {"first_ports": (0, 0), "name": name, **(options.communicator or {})}
+def _connected(options: Options, rank: int, size: int, name: Optional[str], address: str, limit_s: float,
+               **more: Any) -> Members:
+    settings: Dict[str, Any] = {"first_ports": (0, 0), "name": name, **(options.communicator or {}), **more}
     communicator = Communicator(address, formed_groups=True, **settings)
     try:
-        communicator.connect(timeout=timeout.total_seconds())
+        communicator.connect(timeout=limit_s)
     except PCCLError as error:
         communicator.destroy()
         raise failed("init_process_group", error) from error

@@ -12,12 +12,17 @@ from typing import Any, Callable, List, Optional, Tuple
 from .._communicator import Communicator
 from .._errors import PCCLError
 from .._master_node import MasterNode
+from ._errors import CollectiveError
+from ._members import Members
+from ._start import newest
 
 #: Names the master for all process groups of this process: ``host:port`` or ``pccl://host:port#key``.
 ENVIRONMENT = "PCCL_MASTER"
 #: How long the process that runs the master stays for members that have not left.
 _LINGER_S = 10.0
 _PAUSE_S = 0.02
+#: How long a master that may be dead is dialled before the store is asked for a newer one: at first, and later on.
+_LOOK_S, _LONGEST_LOOK_S, _LEAST_S = 1.0, 16.0, 0.001
 
 
 class Embedded:
@@ -94,12 +99,43 @@ found = Found()
 
 def through_store(store: Any, rank: int, start: str) -> Tuple[str, Optional[Embedded]]:
     """The address of the master that rank 0 starts, by way of the store."""
-    key = f"pccl/master/{start}"
     if rank != 0:
-        return bytes(store.get(key)).decode(), None
+        return _address(store, start), None
     master = Embedded(own_host(store))
-    store.set(key, master.address)
+    store.set(_address_key(start), master.address)
     return master.address, master
+
+
+def follow(store: Any, attempt: int, connect: Callable[..., Members], limit_s: float) -> Tuple[str, str, Members]:
+    """Connects to the master of the newest start: the name of that start, the address and the connection.
+
+    Rank 0 waits for nobody, and so confirms no start. A store that outlives its processes holds the start of the dead
+    ones until rank 0 has announced its own. Their master died with their rank 0: where nobody answers the store is asked
+    again. The number of restarts that torchrun gives does not tell them apart: each of its agents counts its own.
+    """
+    deadline, look_s = time.monotonic() + limit_s, _LOOK_S
+    while True:
+        start = newest(store, attempt)
+        address = _address(store, start)
+        left_s = max(deadline - time.monotonic(), _LEAST_S)
+        try:
+            # A connection of its own, since this limit would count for each later one as well.
+            connect(address, left_s, connect_timeout=min(look_s, left_s)).leave()
+            if newest(store, attempt) == start:
+                return start, address, connect(address, left_s)
+        except CollectiveError:
+            if time.monotonic() >= deadline:
+                raise
+            look_s = min(2 * look_s, _LONGEST_LOOK_S)
+            time.sleep(_PAUSE_S)
+
+
+def _address(store: Any, start: str) -> str:
+    return bytes(store.get(_address_key(start))).decode()
+
+
+def _address_key(start: str) -> str:
+    return f"pccl/master/{start}"
 
 
 def arrive(store: Any, size: int, start: str, master: Optional[Embedded], limit_s: float) -> None:

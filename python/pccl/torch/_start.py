@@ -12,24 +12,43 @@ _PAUSE_S = 0.02
 _LOOK = timedelta(seconds=1)
 
 
+def fresh(attempt: int) -> str:
+    """A name for a start that no other start has."""
+    return f"{attempt}/{uuid4().hex}"
+
+
+def announce(store: Any, attempt: int, start: str) -> None:
+    """Makes ``start`` the newest one in the store."""
+    store.set(_newest_key(attempt), start)
+
+
+def newest(store: Any, attempt: int) -> str:
+    """The name that rank 0 has announced last, maybe before this process was started."""
+    return bytes(store.get(_newest_key(attempt))).decode()
+
+
+def _newest_key(attempt: int) -> str:
+    return f"pccl/start/{attempt}"
+
+
 def meet(store: Any, rank: int, size: int, attempt: int, limit_s: float) -> str:
     """The name of this start in keys, the same for all ranks, and for them alone.
 
     The store of torchrun outlives the processes that it starts again, and has all that those before have written. So
     rank 0 makes a name for the start, and confirms it to each process that it has seen there.
     """
-    key, deadline = f"pccl/start/{attempt}", time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
     if size < 2:
         return str(attempt)
     if rank == 0:
-        name = f"{attempt}/{uuid4().hex}"
-        store.set(key, name)
+        name = fresh(attempt)
+        announce(store, attempt, name)
         present = [bytes(store.get(f"pccl/here/{name}/{other}")) for other in range(1, size)]
         store.set(f"pccl/present/{name}", b" ".join(present))
         return name
     own = uuid4().hex.encode()
     while time.monotonic() < deadline:
-        name = bytes(store.get(key)).decode()
+        name = newest(store, attempt)
         store.set(f"pccl/here/{name}/{rank}", own)
         if own in _confirmed(store, f"pccl/present/{name}"):
             return name

@@ -57,7 +57,7 @@ class Training:
         self.net = Net()
         self.ddp, self.zero_first = wrap(self.net), zero_first
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=LR, momentum=0.5)
-        # The scale is doubled a hundred times at most: beyond, a sum over three peers would overflow where one does not.
+        # The scale is doubled a hundred times at most: a sum over three peers overflows before that of one does.
         self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=max(5, steps // 100))
         self.state = pccl.SharedState.of(self.net, self.optimizer, scaler=self.scaler, extra={"steps": 0})
         self.extra = self.state._source["extra"]

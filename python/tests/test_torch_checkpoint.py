@@ -1,6 +1,6 @@
-"""Distributed checkpoints of torch whose writing is cut short by a kill: it ends with an error at once, the last complete
-checkpoint stays loadable, and the survivors write the next one without the victim. Where the members are fixed the error
-names the victim."""
+"""Distributed checkpoints of torch whose writing is cut short by a kill: it ends with an error at once, and the last
+complete checkpoint stays loadable. The survivors write the next one without the victim. Where the members are fixed the
+error names it."""
 
 import pytest
 from torch_programs import finish, line, ranks  # noqa: F401

@@ -110,8 +110,9 @@ def follow(store: Any, attempt: int, connect: Callable[..., Members], limit_s: f
     """Connects to the master of the newest start: the name of that start, the address and the connection.
 
     Rank 0 waits for nobody, and so confirms no start. A store that outlives its processes holds the start of the dead
-    ones until rank 0 has announced its own. Their master died with their rank 0: where nobody answers the store is asked
-    again. The number of restarts that torchrun gives does not tell them apart: each of its agents counts its own.
+    ones until rank 0 has announced its own. Their master died with their rank 0: this process asks the store again
+    where nobody answers. The number of restarts that torchrun gives does not tell them apart: each of its agents counts
+    its own.
     """
     deadline, look_s = time.monotonic() + limit_s, _LOOK_S
     while True:

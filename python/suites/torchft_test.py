@@ -3,13 +3,16 @@
 The tests are those of the installed torchft, all that make its ``ProcessGroupGloo``. Over PCCL that class makes a group
 of PCCL instead, with fixed ranks and a master of its own for each quorum; nothing else of torchft is changed. Left out
 are tests of its groups in processes of their own (``Baby``), which would be Gloo's both times. The tests of its native
-path register the backend of Gloo by themselves and run over that.
+path register the backend of Gloo by themselves and run over that. Its replicas are threads of one process, and each
+makes the default group if there is none yet; they do so in turn here, since two at once fail in torch.
 """
 
+import functools
 import importlib
 import os
 import sys
 import tempfile
+import threading
 import types
 from pathlib import Path
 
@@ -24,7 +27,9 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     scratch = Path(tempfile.mkdtemp())
     import torchft.process_group
+    from torchft._test.diloco_trainer import DiLoCoTrainer
 
+    DiLoCoTrainer.setup_distributed = in_turn(DiLoCoTrainer.setup_distributed)
     if transport == "pccl":
         torchft.process_group.ProcessGroupGloo._create_pg = create_pg
     for module in MODULES:
@@ -40,6 +45,18 @@ def create_pg(group, store, rank, size):
     return create(types.SimpleNamespace(
         store=store, group_rank=rank, group_size=size, timeout=group._timeout, enable_reconfigure=False,
         global_ranks_in_group=list(range(size)), group_id=f"torchft {group._uuid}"), None)
+
+
+def in_turn(function):
+    """The function, with one call at a time."""
+    guard = threading.Lock()
+
+    @functools.wraps(function)
+    def call(*arguments):
+        with guard:
+            return function(*arguments)
+
+    return call
 
 
 def name_of(test):

@@ -4,6 +4,7 @@
 needs besides. A replacement is a file, what stands there, and what is put into its place.
 """
 
+import functools
 import random
 import subprocess
 import sys
@@ -44,13 +45,19 @@ class Program:
     last: int = 0
 
 
+@functools.lru_cache(maxsize=None)
+def pages() -> str:
+    """The documents of this repository, which stand for a data set of text. They are read once: all runs that are
+    compared get the same, also if somebody edits a document meanwhile."""
+    return "\n".join(page.read_text() for page in sorted(DOCS.glob("*.md")))
+
+
 def text(folder: Path) -> None:
-    """The documents of this repository stand for a data set of text."""
-    pages = "\n".join(page.read_text() for page in sorted(DOCS.glob("*.md")))
+    """The documents, for programs that read characters."""
     for name in ("data/shakespeare_char/input.txt", "input.txt"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(pages.encode("ascii", "ignore").decode())
+        path.write_text(pages().encode("ascii", "ignore").decode())
 
 
 def shakespeare(folder: Path) -> None:
@@ -61,12 +68,12 @@ def shakespeare(folder: Path) -> None:
 
 def words(folder: Path) -> None:
     """The same for Lightning, which needs 140,000 words: those that are frequent, three times."""
-    pages = "\n".join(page.read_text() for page in sorted(DOCS.glob("*.md"))).lower()
-    known = {word for word, count in Counter(pages.split()).items() if count > 100}
+    lower = pages().lower()
+    known = {word for word, count in Counter(lower.split()).items() if count > 100}
     path = folder / "examples/pytorch/basics/data/wikitext-2.txt"
     path.parent.mkdir(parents=True)
     path.write_text("\n".join(" ".join(word if word in known else "<unk>" for word in line.split())
-                              for line in pages.splitlines() * 3))
+                              for line in lower.splitlines() * 3))
 
 
 def sentences(folder: Path) -> None:

@@ -39,12 +39,13 @@ def main() -> None:
 
 
 def create_pg(group, store, rank, size):
-    """A group of PCCL, where torchft makes one of Gloo."""
+    """A group of PCCL, where torchft makes one of Gloo. The processes of a replica are threads here: each has groups of
+    its own name, since a process counts those of one name."""
     from pccl.torch._create import create
 
     return create(types.SimpleNamespace(
         store=store, group_rank=rank, group_size=size, timeout=group._timeout, enable_reconfigure=False,
-        global_ranks_in_group=list(range(size)), group_id=f"torchft {group._uuid}"), None)
+        global_ranks_in_group=list(range(size)), group_id=f"torchft {group._uuid} {group._group_rank}"), None)
 
 
 def in_turn(function):

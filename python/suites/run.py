@@ -10,7 +10,8 @@
 Needs an installed ``pccl`` and ``torch``; torch's tests import ``expecttest``, and torchft's are in its package.
 Torch's package has ``DistributedTest`` only: ``DIR`` is a directory with the sources of torch, which has
 ``test/distributed``, such as a clone of the tag of the installed version, or what ``apt-get source pytorch`` unpacks.
-Ends with status 1 if a test that passes over Gloo does not pass over PCCL, unless the reason is known.
+Ends with status 1 if a test that passes over Gloo does not pass over PCCL, neither at once nor alone, unless the reason
+is known.
 """
 
 import argparse
@@ -80,6 +81,7 @@ def main():
                          or ranks == chosen.ranks[0]]:
         label = ranks if suite == "DistributedTest" else "-"
         outcomes = {transport: run(suite, transport, ranks, chosen.only) for transport in TRANSPORTS}
+        retry(suite, ranks, outcomes)
         everything[f"{suite} {label}"] = outcomes
         rows.append(compared(suite, label, outcomes))
     names = {test.split(".")[-1] for outcomes in everything.values() for test in outcomes["gloo"]}
@@ -115,6 +117,22 @@ def run(suite, transport, ranks, only):
     return outcomes
 
 
+def retry(suite, ranks, outcomes):
+    """Runs once more over PCCL what has passed over Gloo only, without a known reason. Tests have limits of a second,
+    and threads that race with each other; on a busy machine either transport fails one now and then."""
+    theirs, ours = (outcomes[transport] for transport in TRANSPORTS)
+    names = [name for name in theirs if theirs[name]["outcome"] == "passed" and name not in KNOWN
+             and ours.get(name, {}).get("outcome") != "passed"]
+    if not names:
+        return
+    print(f"once more: {', '.join(names)}", flush=True)
+    second = run(suite, "pccl", ranks, [name.split(".")[-1] for name in names])
+    for name in names:
+        if second.get(name, {}).get("outcome") == "passed":
+            print(f"FLAKY {name}\n{ours.get(name, {}).get('why', '')}", flush=True)
+            ours[name] = {**second[name], "is_flaky": True}
+
+
 def compared(suite, ranks, outcomes):
     """A row of the table, and whether PCCL is worse."""
     theirs, ours = (outcomes[transport] for transport in TRANSPORTS)
@@ -132,6 +150,8 @@ def compared(suite, ranks, outcomes):
         reasons.setdefault(KNOWN.get(name, ours[name]["outcome"]), []).append(f"`{name}`")
     if better:
         reasons["only PCCL passes"] = [f"`{name}`" for name in better]
+    if flaky := [name for name in passed if ours[name].get("is_flaky")]:
+        reasons["passed the second time over PCCL"] = [f"`{name}`" for name in flaky]
     differences = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
     row = (f"| `{suite}` | {ranks} | {len(passed)} | {len(passed) - len(other)} | "
            f"{sum(count == 2 for count in both.values())} | {'; '.join(differences) or 'none'} |")

@@ -142,7 +142,9 @@ def main():
     places = PEERS * MICRO + 1
 
     def born(is_safe, wanted):
-        plan = {} if is_safe else {step: drawn.randint(1, places) for step in range(1, steps) if drawn.random() < 0.3}
+        # Nobody dies in the last step: the others may end it, and the successor would wait for them in vain.
+        doomed = [] if is_safe else [step for step in range(1, steps - 1) if drawn.random() < 0.3]
+        plan = {step: drawn.randint(1, places) for step in doomed}
         return forked(lambda: peer(address, steps, zero, plan, wanted))
 
     alone = Training(lambda net: net, zero, steps)

@@ -47,9 +47,9 @@ class Program:
 
 @functools.lru_cache(maxsize=None)
 def pages() -> str:
-    """The documents of this repository, which stand for a data set of text. They are read once: all runs that are
-    compared get the same, also if somebody edits a document meanwhile."""
-    return "\n".join(page.read_text() for page in sorted(DOCS.glob("*.md")))
+    """The documents of this repository but for the decisions, which stand for a data set of text. They are read once:
+    all runs that are compared get the same, also if somebody edits a document meanwhile."""
+    return "\n".join(page.read_text() for page in sorted(DOCS.rglob("*.md")) if "decisions" not in page.parts)
 
 
 def text(folder: Path) -> None:

@@ -44,7 +44,8 @@ class Weights(nn.Module):
 
 def text_of(path):
     """The characters of a file, or of the documents, as numbers."""
-    files = [path] if path else sorted((ROOT / "docs").glob("*.md"))
+    pages = (page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts)
+    files = [path] if path else sorted(pages)
     text = "".join(file.read_text() for file in files)
     letters = sorted(set(text))
     numbers = {letter: number for number, letter in enumerate(letters)}

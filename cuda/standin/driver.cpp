@@ -142,9 +142,20 @@ Result enter_with_context(Context **context) {
     return SUCCESS;
 }
 
+/// What a range takes of the address space.
+u64 whole_pages(u64 bytes) {
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+/// Ranges that lie side by side are protected by one call: calls are slow, and an allocation lies beside the last one.
 void protect(int protection) {
-    for (auto &[start, range] : device_memory) {
-        mprotect((void *)start, range.bytes, protection);
+    auto range = device_memory.begin();
+    while (range != device_memory.end()) {
+        u64 start = range->first, end = start;
+        for (; range != device_memory.end() && range->first == end; ++range) {
+            end += whole_pages(range->second.bytes);
+        }
+        mprotect((void *)start, end - start, protection);
     }
 }
 
@@ -307,7 +318,7 @@ API Result cuMemAlloc_v2(DevicePointer *pointer, size_t bytes) {
     if (bytes > device_limit - device_bytes) {
         return OUT_OF_MEMORY;
     }
-    size_t whole = (bytes + 4095) / 4096 * 4096;
+    size_t whole = whole_pages(bytes);
     void *start = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) {
         return OUT_OF_MEMORY;
@@ -330,7 +341,7 @@ API Result cuMemFree_v2(DevicePointer pointer) {
             return error;
         }
     }
-    munmap((void *)pointer, (range->second.bytes + 4095) / 4096 * 4096);
+    munmap((void *)pointer, whole_pages(range->second.bytes));
     device_bytes -= range->second.bytes;
     device_memory.erase(range);
     return SUCCESS;
@@ -669,7 +680,7 @@ API void standin_free(u64 pointer) {
     LOCKED;
     auto range = device_memory.find(pointer);
     if (range != device_memory.end()) {
-        munmap((void *)pointer, (range->second.bytes + 4095) / 4096 * 4096);
+        munmap((void *)pointer, whole_pages(range->second.bytes));
         device_bytes -= range->second.bytes;
         device_memory.erase(range);
     }

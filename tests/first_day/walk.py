@@ -21,6 +21,7 @@ import concurrent.futures
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 
@@ -194,6 +195,10 @@ class Walk:
         return "\n".join(text)
 
 
+#: More walks than this that fail beside others are no accident.
+MOST_FLAKY = 2
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="only walks whose names have one of these words in them")
@@ -225,13 +230,24 @@ def main():
     if not walks:
         print("no walk has such a name")
         return 2
-    failed = 0
+    failed = []
     with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
-        for problems, report in pool.map(lambda walk: walk.take(), walks):
+        for walk, (problems, report) in zip(walks, pool.map(lambda walk: walk.take(), walks)):
             print(report, flush=True)
-            failed += bool(problems)
-    print(f"first day: {len(walks) - failed} passed, {failed} failed")
+            failed += [walk.title] if problems else []
+    if len(walks) > len(failed) and len(failed) <= MOST_FLAKY:
+        failed = [title for title in failed if not passes_alone(title)]
+    print(f"first day: {len(walks) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
+
+
+def passes_alone(title):
+    """Whether a walk that failed beside others passes by itself: docs/testing/README.md has a list of such."""
+    print(f"=== again, alone: {title}", flush=True)
+    passes = subprocess.run([sys.executable, __file__, "--at-once", "1", title], check=False).returncode == 0
+    if passes:
+        print(f"FLAKY first day, {title}: passed alone; what it said when it failed is above", flush=True)
+    return passes
 
 
 def closed_master(number):

@@ -142,7 +142,7 @@ Result enter_with_context(Context **context) {
     return SUCCESS;
 }
 
-/// What a range takes of the address space.
+/// The address space of a range, in whole pages.
 u64 whole_pages(u64 bytes) {
     return (bytes + 4095) / 4096 * 4096;
 }

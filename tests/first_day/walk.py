@@ -246,7 +246,7 @@ def passes_alone(title):
     print(f"=== again, alone: {title}", flush=True)
     passes = subprocess.run([sys.executable, __file__, "--at-once", "1", title], check=False).returncode == 0
     if passes:
-        print(f"FLAKY first day, {title}: passed alone; what it said when it failed is above", flush=True)
+        print(f"FLAKY first day, {title}: passed alone; its output as it failed is above", flush=True)
     return passes
 
 

@@ -272,8 +272,8 @@ impl EventLoop {
                 event_loop.begin_run(fresh, draw_copy()?, setup.keys, keeps.then_some(setup.journal));
             }
             Begin::Again(recalled) => {
-                let office = Leader::go_on(recalled.past.clone());
-                event_loop.go_on_as(*recalled, office, setup.journal, setup.keys);
+                let leader = Leader::go_on(recalled.past.clone());
+                event_loop.go_on_as(*recalled, leader, setup.journal, setup.keys);
                 if let Some(keeper) = &mut event_loop.keeper {
                     keeper.recalled = event_loop.conns.keys().copied().collect();
                 }

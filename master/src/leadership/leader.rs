@@ -5,7 +5,7 @@ use pccl_protocol::{Copies, CopiesKnown, CopyId, PeerId, Standby, Term, limits::
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a copy knows of leadership, for a master that goes on from it.
+/// The knowledge of leadership in a copy, for a master that goes on from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
     /// The last turn that it has.

@@ -1,9 +1,10 @@
 //! Leadership of a run among its masters: terms, copies of the state, votes. Pure, without sockets or clocks.
 //!
-//! What follows from a turn of the leader leaves only when all complete copies have that turn. Each of them then knows
-//! what any peer can have seen, so a master with a complete copy may become leader with the votes of more than half of
-//! the members. A copy that does not keep up is taken off the list of complete ones. What waited then leaves when half
-//! of the members know the shorter list: none of these votes for that copy any more.
+//! The results of a turn of the leader leave only when all complete copies have that turn. Each copy then knows all
+//! that any peer can have seen, so a master with a complete copy may become leader with the votes of more than half
+//! of the members. The leader takes a copy that does not keep up off the list of complete ones. The results that
+//! waited for it leave when half of the members know the shorter list: none of these members votes for that copy any
+//! more.
 //!
 //! The members change while this goes on, and a voter may not know of the last changes. So a candidate needs a quorum
 //! of each set of members that there may have been since the last turn known to have left (`Electorates`): the turn

@@ -22,12 +22,12 @@ pub(super) struct Copy {
 
 impl Copy {
     /// All that a master knows that acts.
-    pub(super) fn chapter(office: &Leader, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
-        let mut past = office.past();
+    pub(super) fn chapter(leader: &Leader, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
+        let mut past = leader.past();
         if past.is_alone {
             past.electorates = Electorates::from(past.turn, members.clone());
         }
-        let (copy, log, members) = (office.copy(), log.clone(), members.clone());
+        let (copy, log, members) = (leader.copy(), log.clone(), members.clone());
         Self { copy, log, members, barred: barred.clone(), past }
     }
 

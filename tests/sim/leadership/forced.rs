@@ -80,8 +80,8 @@ impl World {
                 wait.yields_to.remove(&other);
             }
         }
-        let is_bidding = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
-        let objects = is_bidding || wait.intent.is_some() || wait.is_heard;
+        let is_candidate = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
+        let objects = is_candidate || wait.intent.is_some() || wait.is_heard;
         let age = wait.age();
         self.send(conn, end, Message::StandsBy { objects, age });
     }
@@ -117,8 +117,8 @@ impl World {
         let (Some(to_ask), Some(End::Node(node))) = (&mut wait.intent, other) else { return };
         to_ask.remove(&node);
         // It does not follow its own candidacy and another word at once.
-        let is_bidding = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
-        if to_ask.is_empty() && !is_bidding {
+        let is_candidate = wait.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some());
+        if to_ask.is_empty() && !is_candidate {
             self.act_by_word(at);
         }
     }

@@ -1,4 +1,4 @@
-//! Masters that stand by, at random: the office of the acting one, bids, and the allegiance of peers, with deaths,
+//! Masters that stand by, at random: the leader, candidacies, and the allegiance of peers, with deaths,
 //! sleep and connections that break. What the state machine of a run does is one number for each turn here.
 //!
 //! The rule: of all that peers were told, one is the beginning of the other. A master that does not know what a peer

@@ -1,4 +1,4 @@
-//! Masters: what the event loop does with the office, with numbers in place of what happens in a run.
+//! Masters: the event loop's part in leadership, with numbers in place of what happens in a run.
 
 use super::{
     copy::{Barred, Copy, Knows},
@@ -26,7 +26,7 @@ pub(super) enum Role {
 
 #[derive(Debug)]
 pub(super) struct Lead {
-    office: Leader,
+    leader: Leader,
     log: Log,
     members: BTreeSet<PeerId>,
     peers: BTreeMap<u64, PeerId>,
@@ -100,7 +100,7 @@ impl Node {
     /// The list of complete copies of one that acts.
     pub(super) fn list(&self) -> Copies {
         match &self.role {
-            Role::Leader(lead) => lead.office.copies(),
+            Role::Leader(lead) => lead.leader.copies(),
             Role::Standing(_) | Role::Dead => panic!("it does not act"),
         }
     }
@@ -116,7 +116,7 @@ impl Node {
     /// The term in which it acts, if it does.
     pub(super) fn term(&self) -> Option<Term> {
         match &self.role {
-            Role::Leader(lead) => Some(lead.office.term()),
+            Role::Leader(lead) => Some(lead.leader.term()),
             Role::Standing(_) | Role::Dead => None,
         }
     }
@@ -132,10 +132,10 @@ impl Wait {
 }
 
 impl Lead {
-    fn new(office: Leader, (log, members): (Log, BTreeSet<PeerId>), barred: Barred) -> Self {
-        let journal = Copy::chapter(&office, &log, &members, &barred);
+    fn new(leader: Leader, (log, members): (Log, BTreeSet<PeerId>), barred: Barred) -> Self {
+        let journal = Copy::chapter(&leader, &log, &members, &barred);
         Self {
-            office,
+            leader,
             journal,
             barred,
             log,
@@ -149,20 +149,20 @@ impl Lead {
     }
 
     fn hold(&mut self, fault: Fault, conn: u64, message: Message) {
-        let is_held = self.office.has_copies() && fault != Fault::EarlyRelease;
-        let until = if is_held { self.office.turn() + 1 } else { 0 };
+        let is_held = self.leader.has_copies() && fault != Fault::EarlyRelease;
+        let until = if is_held { self.leader.turn() + 1 } else { 0 };
         self.held.push((conn, until, message));
     }
 
     /// What is sent at the end of a turn.
     fn end_turn(&mut self) -> Vec<(u64, Message)> {
         let mut out = Vec::new();
-        let copies = std::mem::take(&mut self.changed).then(|| self.office.copies());
+        let copies = std::mem::take(&mut self.changed).then(|| self.leader.copies());
         self.news.extend(copies.clone().map(News::Copies));
         if !self.news.is_empty() {
-            let (released, is_alone) = self.office.how_far();
+            let (released, is_alone) = self.leader.how_far();
             self.news.push(News::Turn { released, is_alone });
-            self.office.end_turn(|| self.members.clone());
+            self.leader.end_turn(|| self.members.clone());
             let news = std::mem::take(&mut self.news);
             for news in &news {
                 self.journal.learn(news.clone());
@@ -172,7 +172,7 @@ impl Lead {
         if let Some(copies) = copies {
             out.extend(self.peers.keys().map(|conn| (*conn, Message::Copies(copies.clone()))));
         }
-        let released = self.office.released();
+        let released = self.leader.released();
         // In its order, for each.
         let mut waiting = BTreeSet::new();
         let held = std::mem::take(&mut self.held);
@@ -257,25 +257,25 @@ impl World {
                 self.end_turn(at);
                 let Some(lead) = self.lead(at) else { return };
                 let standby = Standby { copy, hosts: Host::new("h").into(), port: 1 };
-                if lead.office.join(standby, lead.members.clone()).is_err() {
+                if lead.leader.join(standby, lead.members.clone()).is_err() {
                     return self.close(conn, end);
                 }
                 lead.feeds.insert(conn, copy);
                 let (log, members, barred) = (lead.log.clone(), lead.members.clone(), lead.barred.clone());
-                let opening = Copy { copy, log, members, barred, past: lead.office.past() };
+                let opening = Copy { copy, log, members, barred, past: lead.leader.past() };
                 return self.send(conn, end, Message::Opening(opening));
             }
             Message::Fed(turn) => {
                 if let Some(copy) = lead.feeds.get(&conn) {
-                    lead.changed |= lead.office.has(*copy, turn).expect("a turn that has been");
+                    lead.changed |= lead.leader.has(*copy, turn).expect("a turn that has been");
                 }
             }
             Message::Known(known) => {
                 if let Some(peer) = lead.peers.get(&conn) {
-                    lead.office.know(*peer, known);
+                    lead.leader.know(*peer, known);
                 }
             }
-            Message::Return { term, .. } if term > lead.office.term() => {
+            Message::Return { term, .. } if term > lead.leader.term() => {
                 return self.die(end);
             }
             Message::Return { peer, term, received } => self.take_back(at, conn, (peer, (term, received))),
@@ -300,8 +300,8 @@ impl World {
         lead.peers.insert(conn, peer);
         lead.log.push(event);
         lead.news.push(News::Event(event, lead.members.clone()));
-        let (term, acting) = (lead.office.term(), lead.office.copy());
-        let list = lead.office.is_told().then(|| lead.office.copies());
+        let (term, acting) = (lead.leader.term(), lead.leader.copy());
+        let list = lead.leader.is_told().then(|| lead.leader.copies());
         lead.hold(fault, conn, Message::Returned { term, acting });
         if let Some(copies) = list {
             self.send(conn, end, Message::Copies(copies));
@@ -435,19 +435,19 @@ impl World {
         let one = candidacy.claim().filter(|_| fault == Fault::NoMajority && wait.promises > 0);
         let Some(term) = candidacy.is_won().or(one.map(|claim| claim.term)) else { return };
         let Some(Copy { copy, log, members, past, barred }) = wait.following.take() else { return };
-        let office = match fault {
+        let leader = match fault {
             Fault::Unconfirmed => {
                 let copies = Copies { term, number: 0, acting: copy, standbys: Vec::new() };
                 Leader::go_on(Past { copies, ..past })
             }
             _ => Leader::take_over(term, copy, past),
         };
-        self.act(at, office, (log, members), barred);
+        self.act(at, leader, (log, members), barred);
     }
 
     /// One that stood by acts.
-    pub(super) fn act(&mut self, at: usize, office: Leader, what: (Log, BTreeSet<PeerId>), barred: Barred) {
-        let lead = Role::Leader(Box::new(Lead::new(office, what, barred)));
+    pub(super) fn act(&mut self, at: usize, leader: Leader, what: (Log, BTreeSet<PeerId>), barred: Barred) {
+        let lead = Role::Leader(Box::new(Lead::new(leader, what, barred)));
         let Role::Standing(wait) = std::mem::replace(&mut self.nodes[at].role, lead) else { return };
         if let Some((conn, ..)) = wait.feed {
             self.close(conn, End::Node(at));
@@ -463,11 +463,11 @@ impl World {
                 lead.peers.remove(&conn);
                 lead.held.retain(|(held, ..)| *held != conn);
                 if let Some(copy) = lead.feeds.remove(&conn) {
-                    lead.changed |= lead.office.lose(copy);
+                    lead.changed |= lead.leader.lose(copy);
                     if fault == Fault::ShortList {
-                        let list = lead.office.copies();
+                        let list = lead.leader.copies();
                         let known = CopiesKnown { term: list.term, number: list.number };
-                        (0..9).for_each(|peer| lead.office.know(Peer::id(peer), known));
+                        (0..9).for_each(|peer| lead.leader.know(Peer::id(peer), known));
                     }
                 }
                 self.end_turn(at);

@@ -151,8 +151,8 @@ impl EventLoop {
     /// Whether something waits until a peer knows which copies are complete, be it a peer of this run still or not: a
     /// refusal would wait for that as well.
     fn wants_word_of(&self, asked: &Return) -> bool {
-        let office = self.keeper.as_ref().map(|keeper| &keeper.office);
-        let is_missing = office.is_some_and(|office| office.missing().contains(&asked.peer));
+        let leader = self.keeper.as_ref().map(|keeper| &keeper.leader);
+        let is_missing = leader.is_some_and(|leader| leader.missing().contains(&asked.peer));
         is_missing && asked.run == self.run && self.is_proved(asked)
     }
 

@@ -258,7 +258,7 @@ impl EventLoop {
         // A member that has had more packets than this copy knows of knows what is lost now.
         copy.iter_mut().for_each(Following::forbid_more);
         debug_assert!(intent.is_forced);
-        self.take_office(copy, |copy, past| Leader::force(term, copy, past));
+        self.become_leader(copy, |copy, past| Leader::force(term, copy, past));
         let text = format!(
             "this master acts in term {term}, from turn {} of term {}; what was done later is lost, and members that \
              know of it are dropped and have to connect again; missing: {}{unreached}",

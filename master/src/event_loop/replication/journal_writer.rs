@@ -26,7 +26,7 @@ pub(crate) struct Keeper {
     journal: Option<Journal>,
     origin: Origin,
     open: Open,
-    pub(crate) office: Leader,
+    pub(crate) leader: Leader,
     pub(crate) feeds: Feeds,
     /// Something has happened in this turn.
     has_news: bool,
@@ -35,9 +35,9 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(journal: Option<Journal>, origin: Origin, open: Open, office: Leader) -> Self {
+    pub(crate) fn new(journal: Option<Journal>, origin: Origin, open: Open, leader: Leader) -> Self {
         let feeds = Feeds::default();
-        Self { journal, origin, open, office, feeds, has_news: false, recalled: BTreeSet::new() }
+        Self { journal, origin, open, leader, feeds, has_news: false, recalled: BTreeSet::new() }
     }
 
     /// The state wants something of others.
@@ -107,15 +107,15 @@ impl EventLoop {
     pub(crate) fn end_turn(&mut self) {
         self.settle();
         let Some(keeper) = &mut self.keeper else { return };
-        let copies = keeper.feeds.take_changed().then(|| keeper.office.copies());
+        let copies = keeper.feeds.take_changed().then(|| keeper.leader.copies());
         if let Some(copies) = &copies {
             keeper.record(&Entry::Copies(copies.clone()));
         }
         if std::mem::take(&mut keeper.has_news) {
-            let (released, is_alone) = keeper.office.how_far();
+            let (released, is_alone) = keeper.leader.how_far();
             keeper.record(&Entry::Turn { released, is_alone });
             keeper.has_news = false;
-            keeper.office.end_turn(|| self.state.electorate());
+            keeper.leader.end_turn(|| self.state.electorate());
         }
         if keeper.journal.as_mut().is_some_and(|journal| journal.flush() || journal.is_due()) {
             self.begin_chapter();
@@ -156,7 +156,7 @@ impl EventLoop {
                 tickets,
                 clients: self.clients(),
                 open: keeper.open.clone(),
-                past: keeper.office.past(),
+                past: keeper.leader.past(),
             }),
             (Err(error), _) | (_, Err(error)) => {
                 log::error!("internal error: what this master knows cannot be written: {error}");

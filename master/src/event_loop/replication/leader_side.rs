@@ -85,18 +85,18 @@ impl EventLoop {
 
     /// The term in which this master acts.
     pub(crate) fn term(&self) -> Term {
-        self.keeper.as_ref().map_or(Term(0), |keeper| keeper.office.term())
+        self.keeper.as_ref().map_or(Term(0), |keeper| keeper.leader.term())
     }
 
     /// The copy of this master; that of nobody if it never has another one.
     pub(crate) fn copy(&self) -> CopyId {
-        self.keeper.as_ref().map_or(CopyId(0), |keeper| keeper.office.copy())
+        self.keeper.as_ref().map_or(CopyId(0), |keeper| keeper.leader.copy())
     }
 
     /// The number that says when what follows from this turn may leave.
     pub(crate) fn held_until(&self) -> u64 {
-        let office = self.keeper.as_ref().map(|keeper| &keeper.office);
-        office.filter(|office| office.has_copies()).map_or(0, |office| office.turn() + 1)
+        let leader = self.keeper.as_ref().map(|keeper| &keeper.leader);
+        leader.filter(|leader| leader.has_copies()).map_or(0, |leader| leader.turn() + 1)
     }
 
     /// A connection is that of somebody who wants to stand by.
@@ -132,7 +132,7 @@ impl EventLoop {
         let Some(ear) = keeper.feeds.ears.get_mut(&key) else { return false };
         ear.heard = Instant::now();
         let copy = ear.standby.copy;
-        match keeper.office.has(copy, fed.turn) {
+        match keeper.leader.has(copy, fed.turn) {
             Ok(becomes_complete) => {
                 if becomes_complete {
                     log::info!(
@@ -157,7 +157,7 @@ impl EventLoop {
         let Some(ear) = keeper.feeds.ears.remove(&key) else { return };
         let Standby { copy, hosts, port } = &ear.standby;
         log::warn!("{} with the copy {copy} does not stand by any more: {why}", hosts.listed(*port));
-        keeper.feeds.changed |= keeper.office.lose(*copy);
+        keeper.feeds.changed |= keeper.leader.lose(*copy);
         if keeper.feeds.ears.is_empty() {
             keeper.feeds.news.clear();
         }
@@ -167,7 +167,7 @@ impl EventLoop {
     pub(crate) fn take_known(&mut self, key: u64, known: CopiesKnown) {
         let peer = self.state.peer_of(ClientKey(key));
         if let (Some(keeper), Some(peer)) = (&mut self.keeper, peer) {
-            keeper.office.know(peer, known);
+            keeper.leader.know(peer, known);
         }
     }
 
@@ -180,7 +180,7 @@ impl EventLoop {
     pub(crate) fn take_known_of_dropped(&mut self, key: u64, known: CopiesKnown) {
         let Some(keeper) = &mut self.keeper else { return };
         let Some((peer, reason)) = keeper.feeds.dropped.remove(&key) else { return };
-        keeper.office.know(peer, known);
+        keeper.leader.know(peer, known);
         self.take(Input::Refused { client: ClientKey(key), reason });
     }
 
@@ -200,8 +200,8 @@ impl EventLoop {
 
     /// The list of complete copies for a peer that may not know it, if there is any to tell.
     pub(crate) fn copies_to_tell(&self) -> Option<M2c> {
-        let office = self.keeper.as_ref().map(|keeper| &keeper.office)?;
-        office.is_told().then(|| M2c::Copies(office.copies()))
+        let leader = self.keeper.as_ref().map(|keeper| &keeper.leader)?;
+        leader.is_told().then(|| M2c::Copies(leader.copies()))
     }
 
     pub(crate) fn tell_ahead(&mut self, key: u64, frame: tinysockets::write_queue::Frame) {
@@ -233,7 +233,7 @@ impl EventLoop {
         for (key, standby) in mem::take(&mut keeper.feeds.joining) {
             let Some(chapter) = self.chapter() else { return self.close(key) };
             let Some(keeper) = &mut self.keeper else { return };
-            if let Err(text) = keeper.office.join(standby.clone(), self.state.electorate()) {
+            if let Err(text) = keeper.leader.join(standby.clone(), self.state.electorate()) {
                 log::warn!("{} cannot stand by: {text}", standby.hosts.listed(standby.port));
                 self.close(key);
                 continue;
@@ -292,7 +292,7 @@ impl EventLoop {
     /// How far what was done may leave; what waited for that is written.
     pub(crate) fn release(&mut self) -> u64 {
         let Some(keeper) = &mut self.keeper else { return u64::MAX };
-        let released = keeper.office.released();
+        let released = keeper.leader.released();
         if released != mem::replace(&mut keeper.feeds.released, released) {
             for key in mem::take(&mut keeper.feeds.held) {
                 self.reactor.mark_dirty(key);
@@ -322,7 +322,7 @@ impl EventLoop {
 
     /// Who leads the run, for its status.
     pub(crate) fn lead(&self) -> StatusLead {
-        let copies = self.keeper.as_ref().map(|keeper| keeper.office.copies());
+        let copies = self.keeper.as_ref().map(|keeper| keeper.leader.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
         let journal = self.keeper.as_ref().and_then(Keeper::journal_status);
         // One that was deposed and does not know it must not say that it leads.
@@ -340,11 +340,11 @@ impl EventLoop {
 
     /// What the master waits for beside its peers, in words.
     pub(crate) fn what_is_held(&self) -> Option<Text> {
-        let office = &self.keeper.as_ref()?.office;
-        if !office.is_letting_go() {
+        let leader = &self.keeper.as_ref()?.leader;
+        if !leader.is_letting_go() {
             return None;
         }
-        let missing: Vec<String> = office.missing().iter().map(ToString::to_string).collect();
+        let missing: Vec<String> = leader.missing().iter().map(ToString::to_string).collect();
         Some(Text::new(format!(
             "another master could take over: nothing leaves until half of the members know the list of those who \
              still may; missing: {}",

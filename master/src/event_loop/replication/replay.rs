@@ -52,7 +52,7 @@ pub(crate) struct Recalled {
     pub(crate) places: BTreeMap<ClientKey, Place>,
     pub(crate) open: Open,
     pub(crate) origin: Origin,
-    /// What is known of the office.
+    /// The knowledge of leadership in it.
     pub(crate) past: Past,
 }
 

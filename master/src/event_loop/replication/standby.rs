@@ -104,7 +104,7 @@ impl Standing {
     }
 
     /// It has asked members for their promises, and may act soon.
-    pub(crate) fn is_bidding(&self) -> bool {
+    pub(crate) fn is_candidate(&self) -> bool {
         self.candidacy.as_ref().is_some_and(|candidacy| candidacy.claim().is_some())
     }
 
@@ -207,7 +207,7 @@ impl EventLoop {
             gives_back,
             process: standing.feeder.process(),
             knows,
-            acts_soon: is_about_to || standing.is_bidding(),
+            acts_soon: is_about_to || standing.is_candidate(),
             text: Text::new(text),
         })
     }
@@ -303,7 +303,7 @@ impl EventLoop {
             .and_then(Candidacy::is_won);
         if let Some(term) = won {
             let copy = self.standing.as_ref().and_then(|standing| standing.feeder.heard().following.take());
-            self.take_office(copy, |copy, past| Leader::take_over(term, copy, past));
+            self.become_leader(copy, |copy, past| Leader::take_over(term, copy, past));
             return self
                 .answer_operator(Ok(format!("more than half of the members want it: acts in term {term}")));
         }
@@ -468,20 +468,20 @@ impl EventLoop {
     }
 
     /// This master acts from now on, with this copy.
-    pub(crate) fn take_office(
+    pub(crate) fn become_leader(
         &mut self,
         following: Option<Following>,
-        office: impl FnOnce(CopyId, Past) -> Leader,
+        leader: impl FnOnce(CopyId, Past) -> Leader,
     ) {
         let Some(Following { copy, mut recalled }) = following else { return };
         let Some(standing) = self.standing.take() else { return };
         recalled.end();
         let guests = self.dismiss_others(&standing.guests);
         let copies = recalled.past.copies.clone();
-        let office = office(copy, recalled.past.clone());
-        log::warn!("this master takes over in term {}", office.term());
+        let leader = leader(copy, recalled.past.clone());
+        log::warn!("this master takes over in term {}", leader.term());
         let Own { journal, keys, fresh: _ } = standing.own;
-        self.go_on_as(*recalled, office, journal, keys);
+        self.go_on_as(*recalled, leader, journal, keys);
         if let Some(keeper) = &mut self.keeper {
             // Until enough know the first list of this term, one of these may take over in a newer one.
             keeper.feeds.note_places(&copies);
@@ -511,7 +511,7 @@ impl EventLoop {
     pub(crate) fn go_on_as(
         &mut self,
         recalled: Recalled,
-        office: Leader,
+        leader: Leader,
         journal: Option<Journal>,
         keys: Option<RunKeys>,
     ) {
@@ -522,7 +522,7 @@ impl EventLoop {
         self.observer.recall(self.state.registered());
         (self.started, self.began_at, self.at) = (Instant::now(), at, at);
         debug_assert_eq!(keys.is_some(), self.tickets.is_some());
-        self.keeper = Some(Keeper::new(journal, origin, open, office));
+        self.keeper = Some(Keeper::new(journal, origin, open, leader));
         for (client, place) in places {
             match Conn::recalled(place) {
                 Ok(conn) => drop(self.conns.insert(client.0, conn)),

@@ -48,28 +48,28 @@ impl EventLoop {
         }
         let since = *self.leaving.get_or_insert_with(Instant::now);
         let Some(keeper) = &self.keeper else { return Departure::EndsRun };
-        let (office, ends_run) = (&keeper.office, self.ends_run.load(Ordering::Acquire));
-        if ends_run && !office.is_letting_go() {
+        let (leader, ends_run) = (&keeper.leader, self.ends_run.load(Ordering::Acquire));
+        if ends_run && !leader.is_letting_go() {
             return Departure::EndsRun;
         }
-        let successors = office.successors();
+        let successors = leader.successors();
         if !successors.is_empty() {
             return Departure::HandsOver(successors.iter().map(place_of).collect());
         }
         let is_empty = self.state.electorate().is_empty();
-        if is_empty && office.has_standbys() && !office.is_letting_go() {
+        if is_empty && leader.has_standbys() && !leader.is_letting_go() {
             // There is nothing to go on with. But the masters that stay are to begin another run if there is a list.
             return Departure::HandsOver(BTreeSet::new());
         }
-        let may_come = office.has_standbys() && !is_empty;
-        if (may_come || office.is_letting_go()) && since.elapsed() < PATIENCE {
+        let may_come = leader.has_standbys() && !is_empty;
+        if (may_come || leader.is_letting_go()) && since.elapsed() < PATIENCE {
             return Departure::Stays;
         }
-        if office.is_letting_go() {
+        if leader.is_letting_go() {
             // Another one may act. If this one said that the run has ended, that could be wrong.
             return Departure::HandsOver(keeper.feeds.inquiry.places().clone());
         }
-        let why = match office.has_standbys() {
+        let why = match leader.has_standbys() {
             true => "no standby has a complete copy that more than half of the members know of",
             false => "no master stands by",
         };

@@ -130,11 +130,11 @@ impl EventLoop {
             self.ends_with = Some(LoopEnd::Deposed(text));
             return;
         }
-        let is_in_doubt = keeper.office.is_letting_go();
+        let is_in_doubt = keeper.leader.is_letting_go();
         inquiry.since = is_in_doubt.then(|| inquiry.since.unwrap_or_else(Instant::now));
         if is_in_doubt || !inquiry.listed.is_empty() {
             let key = self.tickets.as_ref().map(|office| office.accepted().used);
-            inquiry.ask(is_in_doubt, (self.run, keeper.office.term()), key, self.reactor.waker());
+            inquiry.ask(is_in_doubt, (self.run, keeper.leader.term()), key, self.reactor.waker());
         } else {
             inquiry.next = None;
         }

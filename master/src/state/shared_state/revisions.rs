@@ -316,7 +316,7 @@ impl MasterState {
         Ok(Choice::Keep(late))
     }
 
-    /// What accepting a revision ([`Input::AcceptRevision`](crate::state::Input::AcceptRevision)) would do, in words.
+    /// The effect of accepting a revision ([`Input::AcceptRevision`](crate::state::Input::AcceptRevision)), in words.
     ///
     /// # Errors
     /// One sentence: why there is nothing to choose.

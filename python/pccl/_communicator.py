@@ -108,6 +108,8 @@ class Communicator(Training, Collectives, Sharing):
         self._replicas: List[Any] = []
         self._before_launch: Optional[Callable[[], None]] = None
         self._next_tag = 0
+        #: How often tags have begun again.
+        self._tag_rounds = 0
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")
         settings = _settings(name, site, advertised_host, bind_address, run_key, run_name, first_ports,
@@ -444,6 +446,7 @@ class Communicator(Training, Collectives, Sharing):
         """After a call that all peers make together, and after which nothing is in flight: newcomers count alike from
         here."""
         self._next_tag = 0
+        self._tag_rounds += 1
 
     def _tag(self, tag: Optional[int]) -> int:
         if self._before_launch is not None:

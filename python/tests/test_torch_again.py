@@ -79,6 +79,52 @@ def test_a_step_that_is_made_again_begins_from_clean_gradients(ranks, master):  
     finish(rest)
 
 
+#: The number of transfers from a rank is the rank, so that a rank which is that of another member has had others before.
+#: Who begins as rank 1 dies within its second step, when the others have begun theirs; the last step needs three again.
+SENDING = """
+    import os, signal
+    run = pccl.torch.elastic(where)
+    weight = torch.zeros(1)
+    state, tries = pccl.SharedState.of(model={"weight": weight}), 0
+    def step():
+        global tries
+        tries += 1
+        me, members = dist.get_rank(), dist.get_world_size()
+        if IS_FIRST and tries == 2:
+            say(f"rank {me}")
+            if me == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        total = torch.zeros(1)
+        if me == 0:
+            for source in range(1, members):
+                for number in range(source):
+                    taken = torch.zeros(1)
+                    dist.recv(taken, source)
+                    assert taken.item() == 10 * source + number, (taken, source, number)
+                    total += taken
+        for number in range(me):
+            dist.send(torch.tensor([10.0 * me + number]), 0)
+        gathered = [None] * members if me == 0 else None
+        dist.gather_object(me, gathered)
+        assert gathered in (None, list(range(members))), gathered
+        dist.broadcast(total, 0)
+        weight.add_(total)
+    run.run(step, state=state, steps=4, min_world=lambda: size if state.revision in (0, 3) else 2)
+    say(f"weight {weight.item()}")
+    run.close()
+    """
+
+
+def test_transfers_after_a_kill_and_a_join(ranks, master):  # noqa: F811
+    peers = ranks(3, master, SENDING.replace("IS_FIRST", "True"))
+    begun = {line(peer, "rank"): peer for peer in peers}
+    begun["rank 1"].wait()
+    rest = [begun["rank 0"], begun["rank 2"], *ranks(3, master, SENDING.replace("IS_FIRST", "False"), [3])]
+    ends = {line(peer, "weight") for peer in rest}
+    assert len(ends) == 1, ends
+    finish(rest)
+
+
 def tried(trained, net, zero, counts=True):
     """One try of a step; what undoes it is called if it does not count."""
     undo = trained.keep()

@@ -9,7 +9,9 @@ import pytest
 
 PATIENCE_S = 240
 PROLOGUE = """
-import sys, datetime, torch, torch.distributed as dist
+import sys, datetime, faulthandler, torch, torch.distributed as dist
+# A program that hangs says where, and ends: whoever waits for a line of it then reads the end of the stream.
+faulthandler.dump_traceback_later(%d, exit=True)
 import pccl.torch
 torch.set_num_threads(1)
 rank, size, where = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -26,7 +28,7 @@ def model():
 def batch(step, of):
     generator = torch.Generator().manual_seed(1000 * step + of)
     return torch.randn(16, 8, generator=generator), torch.randn(16, 4, generator=generator)
-"""
+""" % PATIENCE_S
 
 
 @pytest.fixture

@@ -174,7 +174,6 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
             self._completion.abort()
             self._members.reconfigure(opts.uuid, opts.handles, limit)
             self._completion.forget()
-            self._tags.begin()
             self._is_aborted, self._coalesced = False, None
         return self.launch("reconfigure")
 

@@ -24,23 +24,29 @@ class Tags:
     def __init__(self, communicator: Any, space: int = 0):
         """Space 0 is that of the calls which are made of the communicator itself."""
         self._communicator, self.space = communicator, space
-        self.begin()
-
-    def begin(self) -> None:
-        """A new membership: operations are counted from the beginning, by all members alike."""
+        self._round = communicator._tag_rounds
         self._counts: DefaultDict[Tuple[Lane, int], int] = defaultdict(int)
+
+    def _counted(self) -> DefaultDict[Tuple[Lane, int], int]:
+        """How many operations each lane has had since the last call that all members made together. A transfer that
+        failed may have begun at one end only, and a rank may be that of another member now: from such a call on both
+        ends count from zero again."""
+        if self._round != self._communicator._tag_rounds:
+            self._round = self._communicator._tag_rounds
+            self._counts.clear()
+        return self._counts
 
     def take(self, lane: Lane, tag: int) -> int:
         """The tag of the next operation in this lane: for a transfer that of torch, and how many with it there were."""
         if lane == ALL and self.space == 0:
             return self._communicator._tag(None)
         number = self.next(lane, tag)
-        self._counts[lane, tag] += 1
+        self._counted()[lane, tag] += 1
         return number
 
     def next(self, lane: Lane, tag: int) -> int:
         """The tag that ``take`` returns next, of all but collectives in space 0."""
-        count = self._counts[lane, tag] % _ROUND
+        count = self._counted()[lane, tag] % _ROUND
         if lane == ALL:
             return _BESIDE + self.space * _ROUND + count
         own, tag = (OWN, tag - OWN) if tag >= OWN else (0, tag)

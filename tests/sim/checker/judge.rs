@@ -60,15 +60,29 @@ impl Checker {
         attempts.flat_map(|(_, votes)| votes.values()).any(|vote| !vote.knew_ring)
     }
 
+    /// The two whose calls wait for each other, in the order of the text.
+    fn crossed(&self, verdict: &Verdict) -> Vec<PeerId> {
+        let words = verdict.detail.as_str().split(" waits in it for ");
+        let named = words.filter_map(|words| {
+            self.clients
+                .values()
+                .filter_map(|seen| seen.peer)
+                .find(|peer| words.starts_with(&peer.to_string()))
+        });
+        named.collect()
+    }
+
     /// A mismatch must be one: the two that are named voted differently, and all for the members that there are.
     pub(crate) fn judge_votes(&self, verdict: &Verdict) -> Result<(), String> {
-        let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
+        let is_crossed = is_crossing(verdict);
+        let mut named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
         match verdict.cause {
             Cause::MismatchedCall => {}
+            // Nobody is blamed then, and the text names both.
+            Cause::WorldChanged if is_crossed && named.is_empty() => named = self.crossed(verdict),
             Cause::WorldChanged => return self.judge_members(verdict, &named),
             _ => return Ok(()),
         }
-        let is_crossed = is_crossing(verdict);
         let differ = match (verdict.operation, &named[..]) {
             // The first waits in it, and the second does not come.
             (Operation::Collective(CollectiveId { op, .. }), [a, b]) if is_crossed => {
@@ -111,5 +125,5 @@ impl Checker {
 
 /// Whether a verdict says that calls waited for each other.
 pub(crate) fn is_crossing(verdict: &Verdict) -> bool {
-    verdict.cause == Cause::MismatchedCall && verdict.detail.as_str().contains(" and waits there for ")
+    verdict.detail.as_str().contains(" and waits there for ")
 }

@@ -52,8 +52,9 @@ pub(crate) enum WhyGivenUp {
     Limit(u64),
     /// Its caller wants no result.
     Unwanted,
-    /// It is in another call, which waits for `waits`, which waits for it.
-    Elsewhere { call: CallKind, waits: PeerId },
+    /// It is in another call, which waits for `waits`, which waits for it. That is no mistake of either if the members
+    /// have changed since all of them were last at the same place of the program.
+    Elsewhere { call: CallKind, waits: PeerId, is_mistake: bool },
 }
 
 impl WhyGivenUp {
@@ -291,6 +292,9 @@ pub(crate) struct SharedState {
     pub(crate) fetches: Fetches,
     /// What the last committed sync has agreed on, and who lends it.
     pub(crate) agreed: Option<Agreed>,
+    /// The epoch in which all members were at the same place of the program: in a sync that was committed, or told to
+    /// go back to one.
+    pub(crate) together_in: Option<GroupEpoch>,
 }
 
 impl SharedState {

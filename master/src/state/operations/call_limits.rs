@@ -98,22 +98,25 @@ impl Roll {
                 (Cause::CallTimeout, format!("{caller} gave it up after {:.1} s", limit_ms as f64 / 1000.0))
             }
             WhyGivenUp::Unwanted => (Cause::CallerAbort, format!("{caller} wanted no result any more")),
-            WhyGivenUp::Elsewhere { call: call @ CallKind::WaitForWorld, waits } => {
+            WhyGivenUp::Elsewhere { call: call @ CallKind::WaitForWorld, waits, .. } => {
                 culprits.clear();
                 let waits = self.name_of(waits);
                 let text =
                     format!("{waits} waits in it for {caller}, which is in {call} and waits for more peers");
                 (Cause::WorldChanged, text)
             }
-            WhyGivenUp::Elsewhere { call, waits } => {
-                culprits.insert(0, self.culprit_of(waits));
-                let waits = self.name_of(waits);
-                (
-                    Cause::MismatchedCall,
-                    format!(
-                        "{waits} waits in it for {caller}, which is in {call} and waits there for {waits}"
-                    ),
-                )
+            WhyGivenUp::Elsewhere { call, waits: waiter, is_mistake } => {
+                let waits = self.name_of(waiter);
+                let text = format!(
+                    "{waits} waits in it for {caller}, which is in {call} and waits there for {waits}"
+                );
+                if is_mistake {
+                    culprits.insert(0, self.culprit_of(waiter));
+                    (Cause::MismatchedCall, text)
+                } else {
+                    culprits.clear();
+                    (Cause::WorldChanged, format!("{text}; the members have changed since their last sync"))
+                }
             }
         };
         let detail = Text::new(why);

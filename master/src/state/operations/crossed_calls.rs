@@ -158,14 +158,22 @@ impl MasterState {
     /// The call that waits for `by` fails, and so does the call that `by` is in, but for a wait for a larger world.
     fn fail_crossed(&mut self, by: PeerId, group_id: GroupId, crossing: Crossing) {
         let Crossing { call, with, waits, .. } = crossing;
-        let wish = GivenUp { by, why: WhyGivenUp::Elsewhere { call, waits } };
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        // A call that failed with the loss of a member sends one of the two to the sync, and the other one had no part
+        // in it. After one such verdict they are together, or they make a mistake.
+        let is_mistake = group.shared.together_in.is_none_or(|epoch| epoch >= group.net.since);
+        if !is_mistake {
+            group.shared.together_in = Some(group.epoch);
+        }
+        let elsewhere =
+            |call, waits, by| GivenUp { by, why: WhyGivenUp::Elsewhere { call, waits, is_mistake } };
+        let wish = elsewhere(call, waits, by);
         let operation = match with {
             With::Collective(id) => Operation::Collective(id),
             With::Sync(_) => Operation::Sync(SyncId(self.last_sync.0 + 1)),
             With::Optimize => Operation::Call(CallKind::OptimizeTopology),
         };
         let verdict = self.roll.verdict_of_giving_up((operation, Phase::Voting, 0), wish);
-        let Some(group) = self.groups.get_mut(&group_id) else { return };
         let (epoch, now) = (group.epoch, self.roll.now);
         let sync_comes_to = match with {
             With::Sync(_) => Some(wish),
@@ -179,8 +187,7 @@ impl MasterState {
                     }
                     is_crossed
                 });
-                let why = WhyGivenUp::Elsewhere { call: CallKind::Collective(kind), waits: by };
-                (call == CallKind::Sync).then_some(GivenUp { by: waits, why })
+                (call == CallKind::Sync).then_some(elsewhere(CallKind::Collective(kind), by, waits))
             }
             With::Optimize => None,
         };

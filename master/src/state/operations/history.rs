@@ -32,6 +32,8 @@ pub(crate) struct History {
     tags: BTreeMap<Tag, TagHistory>,
     /// Outcomes that are kept, over all tags.
     kept: usize,
+    /// All members have been in a sync since, so what is kept is of calls that nobody makes any more.
+    is_past: bool,
 }
 
 impl History {
@@ -58,6 +60,11 @@ impl History {
         history.outcomes = history.outcomes.saturating_add(1);
     }
 
+    /// All members are in a sync, and have no operation in flight.
+    pub(crate) fn note_sync(&mut self) {
+        self.is_past = self.kept > 0;
+    }
+
     /// Tags and kept outcomes: what it takes memory for.
     pub(crate) fn len(&self) -> usize {
         self.tags.len() + self.kept
@@ -65,14 +72,15 @@ impl History {
 }
 
 impl Groups {
-    /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one. The next
-    /// epoch has the same ring and mesh over the same connections, so that attempts that run go on, and those that wait
-    /// for votes are voted for again.
+    /// Rule: an epoch with too many outcomes ends at a quiet moment; twice the number does not wait for one. So does an
+    /// epoch after a sync in which a member has not learned all outcomes: a call that it makes now is a new one. The
+    /// next epoch has the same ring and mesh over the same connections, so that attempts that run go on, and those that
+    /// wait for votes are voted for again.
     pub(crate) fn roll_history(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let limit = roll.options.max_tag_history;
         let is_long = |Work { history, ops, .. }: &Work| {
             let len = history.len();
-            len > limit && (ops.is_empty() || len > limit.saturating_mul(2))
+            history.is_past || len > limit && (ops.is_empty() || len > limit.saturating_mul(2))
         };
         // A ring that is about to be replaced takes its history along.
         let due = self.which(|group| is_long(&group.work) && !group.next.is_due && group.ring_ready(roll));

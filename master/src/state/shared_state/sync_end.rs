@@ -209,6 +209,8 @@ impl MasterState {
                 group.shared.committed = group.shared.committed.max(Some(*revision));
                 group.shared.fetches.settled();
                 group.shared.holders = voters.keys().copied().collect();
+                group.shared.together_in = Some(group.epoch);
+                group.work.history.note_sync();
                 let before = group.shared.agreed.take().filter(|_| group.formed.is_none());
                 let agreed = Agreed::next(before.as_ref(), sync, *revision, content);
                 group.shared.agreed = Some(agreed).filter(|_| group.formed.is_none());

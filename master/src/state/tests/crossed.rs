@@ -128,6 +128,26 @@ fn whichever_two_calls_wait_for_each_other_they_end_for_both() {
 }
 
 #[test]
+fn after_a_loss_it_is_no_mistake_once() {
+    let mut rig = Rig::world(3);
+    super::sync::run(&mut rig, &[(1, SyncStrategy::EnforcePopular, 7); 3]);
+    rig.die(3);
+    rig.confirm_all();
+    // The second one had nothing to do with what the loss has ended.
+    for (number, cause) in [(1, Cause::WorldChanged), (2, Cause::MismatchedCall)] {
+        make(&mut rig, 1, Call::Send);
+        make(&mut rig, 2, Call::Sync);
+        rig.pass(8_000, &[1, 2]);
+        for n in [1, 2] {
+            let causes: Vec<Cause> = verdicts(&mut rig, n).iter().map(|verdict| verdict.cause).collect();
+            assert_eq!(causes, [cause], "{number}: {n}");
+        }
+        // Back to the sync, for the next attempt of the transfer.
+        super::sync::run(&mut rig, &[(1, SyncStrategy::EnforcePopular, 7); 2]);
+    }
+}
+
+#[test]
 fn who_waits_for_a_larger_world_gets_it_when_the_others_have_counted_again() {
     for call in [Call::Reduce, Call::Sync, Call::Optimize] {
         let (mut rig, _) = two_in(call, Call::Wait, 8_000, &[]);

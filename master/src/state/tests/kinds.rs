@@ -162,6 +162,37 @@ fn who_sends_by_a_rank_of_another_world_does_not_wait_for_who_may_never_come() {
 }
 
 #[test]
+fn a_transfer_after_a_sync_learns_nothing_of_one_before_it() {
+    let mut rig = Rig::world(3);
+    let pair = Some(Pair { from: rig.peers[&1], to: rig.peers[&2] });
+    let op = |rig: &Rig, n| OpId { tag: Tag { pair, ..Tag::from(5) }, ..rig.op(n, 5, 0) };
+    let vote = |rig: &mut Rig, n, knew_ring| {
+        let op = op(rig, n);
+        let collective = Collective::SendRecv(Nothing {});
+        let descriptor = Descriptor { collective, knew_ring, by_rank: true, ..descriptor(12) };
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor }));
+    };
+    vote(&mut rig, 1, false);
+    assert_eq!(aborted(rig.answer(1)).cause, Cause::WorldChanged);
+    let counted_since = rig.plans[&2].counted_since;
+    // The second one never made that call: something else failed before.
+    super::sync::run(&mut rig, &[(1, SyncStrategy::EnforcePopular, 7); 3]);
+    assert!(rig.plans[&2].counted_since > counted_since && rig.plans[&2].counted_since == rig.epoch(1));
+    rig.mail.clear();
+    [1, 2].into_iter().for_each(|n| vote(&mut rig, n, true));
+    assert!([1, 2].iter().all(|n| matches!(rig.answer(*n), M2c::Commence(_))));
+    for n in [1, 2] {
+        let op = op(&rig, n);
+        rig.complete(n, op, None);
+    }
+    assert!([1, 2].iter().all(|n| is_done(&rig.answer(*n))));
+    // Without anything that somebody has yet to learn, a sync changes no plan.
+    let epoch = rig.epoch(3);
+    super::sync::run(&mut rig, &[(2, SyncStrategy::EnforcePopular, 7); 3]);
+    assert_eq!(rig.epoch(3), epoch);
+}
+
+#[test]
 fn who_gives_what_is_not_finite_is_named_and_nothing_begins() {
     let vote = |rig: &mut Rig, op: OpId, finite: [Finite; 3]| {
         for (n, finite) in (1..).zip(finite) {

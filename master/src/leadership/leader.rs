@@ -1,7 +1,8 @@
 //! The leader's side: which copies are complete, and how far the consequences of its turns may be known.
 
 use super::quorum::{Electorates, Quorum};
-use pccl_protocol::{Copies, CopiesKnown, CopyId, PeerId, Standby, Term, limits::MAX_STANDBYS};
+use pccl_protocol::limits::{MAX_PEERS, MAX_PENDING_PEERS, MAX_STANDBYS};
+use pccl_protocol::{Copies, CopiesKnown, CopyId, PeerId, Standby, Term};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -143,12 +144,20 @@ impl Leader {
         self.term > Term(0) || self.number > 0
     }
 
-    /// A turn has ended. Who the members are is asked if it matters.
-    pub fn end_turn(&mut self, members: impl FnOnce() -> BTreeSet<PeerId>) {
+    /// A turn has ended. The members are asked for if they matter, and so is whether a peer is still registered.
+    pub fn end_turn(
+        &mut self,
+        members: impl FnOnce() -> BTreeSet<PeerId>,
+        is_registered: impl Fn(PeerId) -> bool,
+    ) {
         self.turn += 1;
         if self.has_copies() {
             self.electorates.note(self.turn, members());
             self.electorates.forget_before(self.released().min(self.turn));
+        }
+        if self.known.len() > MAX_PEERS + MAX_PENDING_PEERS {
+            // A peer says what it knows once, soon after it has registered and before it is a member.
+            self.known.retain(|peer, _| self.electorates.counts(*peer) || is_registered(*peer));
         }
     }
 
@@ -231,10 +240,6 @@ impl Leader {
             let knows = |peer| known.get(&peer).is_some_and(|number| *number >= leaving.number);
             !electorates.has(Quorum::Half, &(leaving.has..=leaving.may_have), knows)
         });
-        if self.leaving.is_empty() {
-            // Only who was a member counts, so that this does not grow.
-            self.known.retain(|peer, _| electorates.counts(*peer));
-        }
     }
 
     /// The list for the peers.
@@ -332,7 +337,7 @@ mod tests {
             acting.join(standby(8), members(&[1, 2, 3])).is_err()
                 && acting.join(standby(1), members(&[1, 2, 3])).is_err()
         );
-        acting.end_turn(|| members(&[1, 2, 3]));
+        acting.end_turn(|| members(&[1, 2, 3]), |_| false);
         assert_eq!((acting.released(), acting.copies().standbys.len()), (u64::MAX, 0), "not complete yet");
         assert!(acting.has(CopyId(8), 12).is_err());
         assert_eq!(acting.has(CopyId(8), 10), Ok(false), "what has left may be missing in it");
@@ -342,7 +347,7 @@ mod tests {
         assert_eq!(acting.has(CopyId(8), 11), Ok(false));
         acting.join(standby(9), members(&[1, 2, 3])).unwrap();
         assert_eq!(acting.has(CopyId(9), 11), Ok(true));
-        acting.end_turn(|| members(&[1, 2]));
+        acting.end_turn(|| members(&[1, 2]), |_| false);
         assert_eq!((acting.has(CopyId(9), 12), acting.released()), (Ok(false), 11));
         let past = acting.past();
         let has_both = |ids: &[u128]| {
@@ -357,9 +362,9 @@ mod tests {
         acting.join(standby(8), members(&[1, 2, 3])).unwrap();
         acting.has(CopyId(8), 10).unwrap();
         // The members change in a turn that the copy may have or not.
-        acting.end_turn(|| members(&[1]));
+        acting.end_turn(|| members(&[1]), |_| false);
         assert!(acting.lose(CopyId(8)) && !acting.lose(CopyId(8)));
-        acting.end_turn(|| members(&[1, 4]));
+        acting.end_turn(|| members(&[1, 4]), |_| false);
         assert_eq!((acting.released(), acting.copies().number), (10, 2));
         know(&mut acting, 1, 1);
         assert_eq!(acting.missing(), members(&[1, 2, 3]));
@@ -379,10 +384,10 @@ mod tests {
         first.join(standby(8), members(&[1, 2, 3])).unwrap();
         assert!(first.past().is_alone, "its copy is not complete");
         first.has(CopyId(8), 10).unwrap();
-        first.end_turn(|| members(&[1, 2, 3]));
+        first.end_turn(|| members(&[1, 2, 3]), |_| false);
         assert!(!first.past().is_alone);
         let mut next = Leader::take_over(Term(5), CopyId(8), first.past());
-        next.end_turn(|| members(&[1, 2, 3, 4]));
+        next.end_turn(|| members(&[1, 2, 3, 4]), |_| false);
         let know = |next: &mut Leader, peer, term| {
             next.know(PeerId(peer), CopiesKnown { term: Term(term), number: 0 })
         };
@@ -409,6 +414,31 @@ mod tests {
     }
 
     #[test]
+    fn the_word_of_a_peer_that_is_not_a_member_yet_counts_once_it_is_one() {
+        let mut acting = acting(&[1]);
+        acting.join(standby(8), members(&[1])).unwrap();
+        acting.has(CopyId(8), 10).unwrap();
+        (1..=3).for_each(|peer| know(&mut acting, peer, 1));
+        acting.end_turn(|| members(&[1, 2, 3]), |_| true);
+        acting.has(CopyId(8), 11).unwrap();
+        assert_eq!(acting.successors(), [standby(8)]);
+    }
+
+    #[test]
+    fn words_of_peers_that_are_gone_do_not_gather() {
+        let most = MAX_PEERS + MAX_PENDING_PEERS;
+        let mut acting = acting(&[1]);
+        acting.join(standby(8), members(&[1])).unwrap();
+        acting.has(CopyId(8), 10).unwrap();
+        (1..=most as u128).for_each(|peer| know(&mut acting, peer, 1));
+        acting.end_turn(|| members(&[1]), |_| false);
+        assert_eq!(acting.known.len(), most);
+        know(&mut acting, 1 + most as u128, 1);
+        acting.end_turn(|| members(&[1]), |peer| peer == PeerId(2));
+        assert_eq!(acting.known.keys().copied().collect::<BTreeSet<_>>(), members(&[1, 2]));
+    }
+
+    #[test]
     fn one_goes_on_at_once_whom_more_than_half_know() {
         let mut acting = acting(&[1, 2, 3]);
         acting.join(standby(8), members(&[1, 2, 3])).unwrap();
@@ -422,7 +452,7 @@ mod tests {
         acting.has(CopyId(9), 10).unwrap();
         know(&mut acting, 1, 2);
         assert_eq!(acting.successors(), [standby(8)], "more than half know the first one only");
-        acting.end_turn(|| members(&[1, 2, 4, 5]));
+        acting.end_turn(|| members(&[1, 2, 4, 5]), |_| false);
         assert_eq!(acting.successors(), [], "not more than half of those that are members now");
         acting.lose(CopyId(8));
         acting.lose(CopyId(9));

@@ -162,7 +162,8 @@ impl Lead {
         if !self.news.is_empty() {
             let (released, is_alone) = self.leader.how_far();
             self.news.push(News::Turn { released, is_alone });
-            self.leader.end_turn(|| self.members.clone());
+            let peers = &self.peers;
+            self.leader.end_turn(|| self.members.clone(), |peer| peers.values().any(|here| *here == peer));
             let news = std::mem::take(&mut self.news);
             for news in &news {
                 self.journal.learn(news.clone());

@@ -115,7 +115,7 @@ impl EventLoop {
             let (released, is_alone) = keeper.leader.how_far();
             keeper.record(&Entry::Turn { released, is_alone });
             keeper.has_news = false;
-            keeper.leader.end_turn(|| self.state.electorate());
+            keeper.leader.end_turn(|| self.state.electorate(), |peer| self.state.client_of(peer).is_some());
         }
         if keeper.journal.as_mut().is_some_and(|journal| journal.flush() || journal.is_due()) {
             self.begin_chapter();

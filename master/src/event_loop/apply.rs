@@ -64,8 +64,8 @@ impl EventLoop {
 
     /// Carries out one action. Notes clients that have not read for too long.
     pub(crate) fn apply(&mut self, action: Action, slow: &mut Vec<ClientKey>) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.note_asked(&action);
+        if let Some(replication) = &mut self.replication {
+            replication.note_asked(&action);
         }
         match action {
             Action::Send { client, mut packet } => {
@@ -100,7 +100,7 @@ impl EventLoop {
         // What strangers ask for says nothing that a peer would act on.
         let is_open = matches!(packet, M2c::Status(_) | M2c::Rates(_) | M2c::Examined(_));
         let held_until = if is_open { 0 } else { self.held_until() };
-        if self.keeper.is_some() {
+        if self.replication.is_some() {
             // Which packets leave must follow from what the state was given, not from who reads how fast.
             encoded = encoded.staying().held_until(held_until);
         }

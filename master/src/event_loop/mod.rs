@@ -39,7 +39,7 @@ use pccl_protocol::{
 use planner::Planner;
 use reach::Reacher;
 use replication::follower_side::{Following, draw_copy};
-use replication::journal_writer::Keeper;
+use replication::journal_writer::Replication;
 use replication::standby::{Fresh, Own, Standing};
 use replication::step_down::Departure;
 use std::{
@@ -163,7 +163,7 @@ pub(crate) struct EventLoop {
     began_at: Timestamp,
     /// The state's time when it was last given something.
     at: Timestamp,
-    keeper: Option<Keeper>,
+    replication: Option<Replication>,
     accepts_standbys: bool,
     /// While another master acts.
     standing: Option<Box<Standing>>,
@@ -237,7 +237,7 @@ impl EventLoop {
             started: now,
             began_at: Timestamp::default(),
             at: Timestamp::default(),
-            keeper: None,
+            replication: None,
             accepts_standbys: setup.accepts_standbys,
             standing: None,
             ends_with: None,
@@ -274,8 +274,8 @@ impl EventLoop {
             Begin::Again(recalled) => {
                 let leader = Leader::go_on(recalled.past.clone());
                 event_loop.go_on_as(*recalled, leader, setup.journal, setup.keys);
-                if let Some(keeper) = &mut event_loop.keeper {
-                    keeper.recalled = event_loop.conns.keys().copied().collect();
+                if let Some(replication) = &mut event_loop.replication {
+                    replication.recalled = event_loop.conns.keys().copied().collect();
                 }
             }
             Begin::StandBy(search, known) => {
@@ -305,7 +305,8 @@ impl EventLoop {
         self.state = *state;
         self.lead_run(origin.run);
         self.tickets = keys.map(|keys| TicketOffice::open(&origin, keys));
-        self.keeper = keeps.map(|journal| Keeper::new(journal, origin, Open::default(), Leader::new(copy)));
+        self.replication =
+            keeps.map(|journal| Replication::new(journal, origin, Open::default(), Leader::new(copy)));
     }
 
     /// This master leads this run from now on.
@@ -350,8 +351,8 @@ impl EventLoop {
                 return Err(end);
             }
             if self.has_stopped() {
-                if let Some(keeper) = &mut self.keeper {
-                    keeper.end();
+                if let Some(replication) = &mut self.replication {
+                    replication.end();
                 }
                 return Ok(());
             }
@@ -481,9 +482,9 @@ impl EventLoop {
             office.forget(ClientKey(key));
         }
         self.give_room(key);
-        if let Some(keeper) = &mut self.keeper {
-            keeper.feeds.dropped.remove(&key);
-            keeper.recalled.remove(&key);
+        if let Some(replication) = &mut self.replication {
+            replication.feeds.dropped.remove(&key);
+            replication.recalled.remove(&key);
         }
         let mut conn = self.conns.remove(&key)?;
         self.reactor.remove(key, &mut conn.stream);

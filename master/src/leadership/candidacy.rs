@@ -2,7 +2,7 @@
 
 use super::{
     leader::Past,
-    quorum::{Electorates, Quorum},
+    quorum::{Quorum, VoterSets},
 };
 use pccl_protocol::{Claim, CopyId, PeerId, Term};
 use std::{
@@ -14,7 +14,7 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct Candidacy {
     copy: CopyId,
-    electorates: Electorates,
+    voter_sets: VoterSets,
     turns: RangeInclusive<u64>,
     /// The newest term that anybody knows.
     newest: Term,
@@ -32,7 +32,7 @@ impl Candidacy {
     pub fn new(copy: CopyId, past: &Past) -> Self {
         Self {
             copy,
-            electorates: past.electorates.clone(),
+            voter_sets: past.voter_sets.clone(),
             turns: past.released..=past.turn,
             newest: past.copies.term,
             here: BTreeSet::new(),
@@ -68,7 +68,7 @@ impl Candidacy {
     /// Whether enough would come.
     #[must_use]
     pub fn has_support(&self) -> bool {
-        self.electorates.has(Quorum::MoreThanHalf, &self.turns, |peer| self.here.contains(&peer))
+        self.voter_sets.has(Quorum::MoreThanHalf, &self.turns, |peer| self.here.contains(&peer))
     }
 
     /// If enough would come: what to ask all who are here for, in a new term. To be asked for once.
@@ -103,7 +103,7 @@ impl Candidacy {
     #[must_use]
     pub fn is_won(&self) -> Option<Term> {
         let promised = |peer| self.promised.contains(&peer);
-        self.asked.filter(|_| self.electorates.has(Quorum::MoreThanHalf, &self.turns, promised))
+        self.asked.filter(|_| self.voter_sets.has(Quorum::MoreThanHalf, &self.turns, promised))
     }
 
     /// Nothing comes of it: promises are given back, those up to this one, and the next time it is another term.
@@ -124,7 +124,7 @@ impl Candidacy {
     /// Who is missing among those who would come.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<PeerId> {
-        self.electorates.missing(Quorum::MoreThanHalf, &self.turns, |peer| self.here.contains(&peer))
+        self.voter_sets.missing(Quorum::MoreThanHalf, &self.turns, |peer| self.here.contains(&peer))
     }
 
     /// Why one who is here does not promise.
@@ -141,10 +141,10 @@ mod tests {
 
     fn candidacy(released: u64) -> Candidacy {
         let members = |ids: &[u128]| ids.iter().map(|id| PeerId(*id)).collect::<BTreeSet<_>>();
-        let mut electorates = Electorates::from(0, members(&[1, 2, 3]));
-        electorates.note(5, members(&[3, 4, 5]));
+        let mut voter_sets = VoterSets::from(0, members(&[1, 2, 3]));
+        voter_sets.note(5, members(&[3, 4, 5]));
         let copies = Copies { term: Term(2), number: 1, acting: CopyId(1), standbys: Vec::new() };
-        Candidacy::new(CopyId(9), &Past { turn: 7, released, electorates, copies, is_alone: false })
+        Candidacy::new(CopyId(9), &Past { turn: 7, released, voter_sets, copies, is_alone: false })
     }
 
     #[test]

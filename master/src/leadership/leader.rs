@@ -1,6 +1,6 @@
 //! The leader's side: which copies are complete, and how far the consequences of its turns may be known.
 
-use super::quorum::{Electorates, Quorum};
+use super::quorum::{Quorum, VoterSets};
 use pccl_protocol::limits::{MAX_PEERS, MAX_PENDING_PEERS, MAX_STANDBYS};
 use pccl_protocol::{Copies, CopiesKnown, CopyId, PeerId, Standby, Term};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub struct Past {
     /// All turns up to this one may have been seen by peers.
     pub released: u64,
     /// The members since then.
-    pub electorates: Electorates,
+    pub voter_sets: VoterSets,
     /// The newest list of complete copies that it has heard of.
     pub copies: Copies,
     /// Nobody else can have taken over: no other copy was complete, and enough members knew that.
@@ -28,8 +28,8 @@ impl Past {
         self.turn += 1;
         self.released = self.released.max(released);
         self.is_alone = is_alone;
-        self.electorates.note(self.turn, members);
-        self.electorates.forget_before(self.released);
+        self.voter_sets.note(self.turn, members);
+        self.voter_sets.forget_before(self.released);
     }
 }
 
@@ -67,7 +67,7 @@ pub struct Leader {
     copy: CopyId,
     number: u64,
     turn: u64,
-    electorates: Electorates,
+    voter_sets: VoterSets,
     seats: BTreeMap<CopyId, Seat>,
     leaving: Vec<Leaving>,
     /// The newest list of this term that each peer is known to know.
@@ -83,7 +83,7 @@ impl Leader {
             copy,
             number: 0,
             turn: 0,
-            electorates: Electorates::default(),
+            voter_sets: VoterSets::default(),
             seats: BTreeMap::new(),
             leaving: Vec::new(),
             known: BTreeMap::new(),
@@ -93,25 +93,25 @@ impl Leader {
     /// Who has acted goes on from what it has written. Only if nobody else can have taken over.
     #[must_use]
     pub fn go_on(past: Past) -> Self {
-        let Past { turn, electorates, copies, .. } = past;
-        Self { term: copies.term, number: copies.number, turn, electorates, ..Self::new(copies.acting) }
+        let Past { turn, voter_sets, copies, .. } = past;
+        Self { term: copies.term, number: copies.number, turn, voter_sets, ..Self::new(copies.acting) }
     }
 
     /// Who has the promises of more than half for this term takes over, with this copy. What it does leaves when half
     /// of them know its first list: from then on they help nobody who is not on one of its lists.
     #[must_use]
     pub fn take_over(term: Term, copy: CopyId, past: Past) -> Self {
-        let Past { turn, released, electorates, copies, .. } = past;
+        let Past { turn, released, voter_sets, copies, .. } = past;
         let leaving = vec![Leaving { copy: copies.acting, number: 0, has: released, may_have: turn }];
-        Self { term, turn, electorates, leaving, ..Self::new(copy) }
+        Self { term, turn, voter_sets, leaving, ..Self::new(copy) }
     }
 
     /// An operator says that nobody else acts, nor will: this copy goes on without promises, and waits for nobody. What
     /// was done and is not in it is lost.
     #[must_use]
     pub fn force(term: Term, copy: CopyId, past: Past) -> Self {
-        let Past { turn, electorates, .. } = past;
-        Self { term, turn, electorates, ..Self::new(copy) }
+        let Past { turn, voter_sets, .. } = past;
+        Self { term, turn, voter_sets, ..Self::new(copy) }
     }
 
     /// The term.
@@ -152,12 +152,12 @@ impl Leader {
     ) {
         self.turn += 1;
         if self.has_copies() {
-            self.electorates.note(self.turn, members());
-            self.electorates.forget_before(self.released().min(self.turn));
+            self.voter_sets.note(self.turn, members());
+            self.voter_sets.forget_before(self.released().min(self.turn));
         }
         if self.known.len() > MAX_PEERS + MAX_PENDING_PEERS {
             // A peer says what it knows once, soon after it has registered and before it is a member.
-            self.known.retain(|peer, _| self.electorates.counts(*peer) || is_registered(*peer));
+            self.known.retain(|peer, _| self.voter_sets.counts(*peer) || is_registered(*peer));
         }
     }
 
@@ -187,7 +187,7 @@ impl Leader {
         }
         if !self.has_copies() {
             // Nothing is held, so nobody has to think of who they were before.
-            self.electorates = Electorates::from(self.turn, members);
+            self.voter_sets = VoterSets::from(self.turn, members);
         }
         self.seats
             .insert(copy, Seat { standby, begins: self.turn, has: 0, awaited_since: None, listed: None });
@@ -235,10 +235,10 @@ impl Leader {
 
     /// Copies are not waited for any more of which enough members know that they are not on the list.
     fn let_go(&mut self) {
-        let (known, electorates) = (&self.known, &self.electorates);
+        let (known, voter_sets) = (&self.known, &self.voter_sets);
         self.leaving.retain(|leaving| {
             let knows = |peer| known.get(&peer).is_some_and(|number| *number >= leaving.number);
-            !electorates.has(Quorum::Half, &(leaving.has..=leaving.may_have), knows)
+            !voter_sets.has(Quorum::Half, &(leaving.has..=leaving.may_have), knows)
         });
     }
 
@@ -258,8 +258,8 @@ impl Leader {
     #[must_use]
     pub fn past(&self) -> Past {
         let (released, is_alone) = self.how_far();
-        let (electorates, copies) = (self.electorates.clone(), self.copies());
-        Past { turn: self.turn, released, electorates, copies, is_alone }
+        let (voter_sets, copies) = (self.voter_sets.clone(), self.copies());
+        Past { turn: self.turn, released, voter_sets, copies, is_alone }
     }
 
     /// Up to which turn everything may have left, and whether nobody else can take over.
@@ -282,7 +282,7 @@ impl Leader {
         let turns = self.released().min(self.turn)..=self.turn;
         let is_known = |list: u64| {
             let knows = |peer| self.known.get(&peer).is_some_and(|number| *number >= list);
-            self.electorates.has(Quorum::MoreThanHalf, &turns, knows)
+            self.voter_sets.has(Quorum::MoreThanHalf, &turns, knows)
         };
         let ready = self.seats.values().filter(|seat| seat.listed.is_some_and(is_known));
         ready.map(|seat| seat.standby.clone()).collect()
@@ -293,7 +293,7 @@ impl Leader {
     pub fn missing(&self) -> BTreeSet<PeerId> {
         let missing = self.leaving.iter().flat_map(|leaving| {
             let knows = |peer| self.known.get(&peer).is_some_and(|number| *number >= leaving.number);
-            self.electorates.missing(Quorum::Half, &(leaving.has..=leaving.may_have), knows)
+            self.voter_sets.missing(Quorum::Half, &(leaving.has..=leaving.may_have), knows)
         });
         missing.collect()
     }
@@ -316,8 +316,8 @@ mod tests {
 
     fn acting(ids: &[u128]) -> Leader {
         let copies = Copies { term: Term(4), number: 0, acting: CopyId(1), standbys: Vec::new() };
-        let electorates = Electorates::from(10, members(ids));
-        Leader::go_on(Past { turn: 10, released: 10, electorates, copies, is_alone: true })
+        let voter_sets = VoterSets::from(10, members(ids));
+        Leader::go_on(Past { turn: 10, released: 10, voter_sets, copies, is_alone: true })
     }
 
     fn standby(copy: u64) -> Standby {
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!((acting.has(CopyId(9), 12), acting.released()), (Ok(false), 11));
         let past = acting.past();
         let has_both = |ids: &[u128]| {
-            past.electorates.has(Quorum::MoreThanHalf, &(11..=12), |peer| members(ids).contains(&peer))
+            past.voter_sets.has(Quorum::MoreThanHalf, &(11..=12), |peer| members(ids).contains(&peer))
         };
         assert!(has_both(&[1, 2]) && !has_both(&[1, 3]));
     }

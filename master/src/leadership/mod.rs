@@ -7,7 +7,7 @@
 //! more.
 //!
 //! The members change while this goes on, and a voter may not know of the last changes. So a candidate needs a quorum
-//! of each set of members that there may have been since the last turn known to have left (`Electorates`): the turn
+//! of each set of members that there may have been since the last turn known to have left (`VoterSets`): the turn
 //! that left last is in the range of every candidate, and two quorums of one set have a member in common.
 //!
 //! The parts, each of which uses only those before it: `quorum`, `leader`, `candidacy`. The part of a peer in this is
@@ -20,4 +20,4 @@ mod quorum;
 
 pub use candidacy::Candidacy;
 pub use leader::{Leader, Past};
-pub use quorum::{Electorates, Quorum};
+pub use quorum::{Quorum, VoterSets};

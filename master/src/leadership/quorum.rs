@@ -16,12 +16,12 @@ pub enum Quorum {
 
 /// The members after each turn that may matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Electorates {
+pub struct VoterSets {
     /// From which turn on they were the members; the oldest first.
     since: Vec<(u64, BTreeSet<PeerId>)>,
 }
 
-impl Electorates {
+impl VoterSets {
     /// These have been the members since this turn.
     #[must_use]
     pub fn from(turn: u64, members: BTreeSet<PeerId>) -> Self {
@@ -91,8 +91,8 @@ mod tests {
         ids.iter().map(|id| PeerId(*id)).collect()
     }
 
-    fn electorates() -> Electorates {
-        let mut all = Electorates::from(3, peers(&[1, 2, 3]));
+    fn voter_sets() -> VoterSets {
+        let mut all = VoterSets::from(3, peers(&[1, 2, 3]));
         all.note(4, peers(&[1, 2, 3]));
         all.note(6, peers(&[1, 4, 5]));
         all.note(9, peers(&[]));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn more_than_half_is_wanted_of_each() {
-        let all = electorates();
+        let all = voter_sets();
         let has =
             |turns, ids: &[u128]| all.has(Quorum::MoreThanHalf, &turns, |peer| peers(ids).contains(&peer));
         assert!(has(3..=5, &[1, 2]) && !has(3..=5, &[1]) && !has(4..=6, &[1, 2]));
@@ -117,8 +117,8 @@ mod tests {
             all.missing(Quorum::MoreThanHalf, &(5..=6), |peer| peers(&[1, 4]).contains(&peer)),
             peers(&[2, 3])
         );
-        assert!(!Electorates::default().has(Quorum::MoreThanHalf, &(0..=9), |_| true));
-        let two = Electorates::from(0, peers(&[1, 2]));
+        assert!(!VoterSets::default().has(Quorum::MoreThanHalf, &(0..=9), |_| true));
+        let two = VoterSets::from(0, peers(&[1, 2]));
         let has_one = |quorum| two.has(quorum, &(0..=0), |peer| peer == PeerId(1));
         assert!(!has_one(Quorum::MoreThanHalf) && has_one(Quorum::Half));
         assert!(two.missing(Quorum::Half, &(0..=0), |peer| peer == PeerId(1)).is_empty());
@@ -127,12 +127,12 @@ mod tests {
     #[test]
     fn what_is_forgotten_still_says_who_the_members_were_then() {
         for turn in 0..12 {
-            let mut all = electorates();
+            let mut all = voter_sets();
             all.forget_before(turn);
             for from in turn..12 {
                 for to in from..12 {
-                    let within = |all: &Electorates| all.within(&(from..=to)).cloned().collect::<Vec<_>>();
-                    assert_eq!(within(&all), within(&electorates()), "{turn} {from} {to}");
+                    let within = |all: &VoterSets| all.within(&(from..=to)).cloned().collect::<Vec<_>>();
+                    assert_eq!(within(&all), within(&voter_sets()), "{turn} {from} {to}");
                 }
             }
         }

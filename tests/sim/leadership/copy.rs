@@ -1,7 +1,7 @@
 //! A copy of what an acting master knows: that of a standby, or what the master itself has written.
 
 use super::world::{Log, News};
-use pccl_master::leadership::{Electorates, Leader, Past};
+use pccl_master::leadership::{Leader, Past, VoterSets};
 use pccl_protocol::{CopyId, PeerId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ impl Copy {
     pub(super) fn chapter(leader: &Leader, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
         let mut past = leader.past();
         if past.is_alone {
-            past.electorates = Electorates::from(past.turn, members.clone());
+            past.voter_sets = VoterSets::from(past.turn, members.clone());
         }
         let (copy, log, members) = (leader.copy(), log.clone(), members.clone());
         Self { copy, log, members, barred: barred.clone(), past }

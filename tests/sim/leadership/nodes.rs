@@ -5,7 +5,7 @@ use super::{
     peers::Peer,
     world::{End, Fault, Log, Message, News, World},
 };
-use pccl_master::leadership::{Candidacy, Electorates, Leader, Past};
+use pccl_master::leadership::{Candidacy, Leader, Past, VoterSets};
 use pccl_protocol::{Claim, Copies, CopiesKnown, CopyId, Host, PeerId, Standby, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -400,7 +400,7 @@ impl World {
         let mut past = copy.past.clone();
         if fault == Fault::LastMembers {
             past.released = past.turn;
-            past.electorates = Electorates::from(past.turn, copy.members.clone());
+            past.voter_sets = VoterSets::from(past.turn, copy.members.clone());
         }
         let candidacy = wait.candidacy.get_or_insert_with(|| {
             let mut candidacy = Candidacy::new(copy.copy, &past);

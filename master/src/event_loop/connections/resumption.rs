@@ -110,14 +110,15 @@ impl EventLoop {
     pub(crate) fn take_over(&mut self, key: u64, asked: Return) {
         let term = self.term();
         // Only a member can know of a successor, and without a journal there is none.
-        if asked.term > term && self.keeper.is_some() && self.is_of_member(&asked) {
+        if asked.term > term && self.replication.is_some() && self.is_of_member(&asked) {
             let text =
                 format!("a peer knows a master of term {}, this one was that of term {term}", asked.term);
             self.ends_with = Some(LoopEnd::Deposed(text));
             return;
         }
         if let Some(why) = self.outdated(&asked) {
-            let text = self.keeper.as_mut().map_or_else(String::new, |keeper| keeper.set_aside(&why));
+            let text =
+                self.replication.as_mut().map_or_else(String::new, |replication| replication.set_aside(&why));
             self.ends_with = Some(LoopEnd::Outdated(text));
             return;
         }
@@ -131,17 +132,17 @@ impl EventLoop {
     /// What shows that this master goes on from an older copy of its journal, or from one whose end is lost: a peer has
     /// more of it than that holds. A peer that has come back once says nothing new.
     fn outdated(&self, asked: &Return) -> Option<String> {
-        let keeper = self.keeper.as_ref().filter(|keeper| !keeper.recalled.is_empty())?;
+        let replication = self.replication.as_ref().filter(|replication| !replication.recalled.is_empty())?;
         if asked.run != self.run || !self.is_proved(asked) {
             return None;
         }
         let peer = asked.peer;
         let Some(client) = self.state.client_of(peer) else {
-            return keeper
+            return replication
                 .is_to_be_given(peer, self.state.drawn())
                 .then(|| format!("peer {peer} has registered behind its end"));
         };
-        let conn = self.conns.get(&client.0).filter(|_| keeper.recalled.contains(&client.0))?;
+        let conn = self.conns.get(&client.0).filter(|_| replication.recalled.contains(&client.0))?;
         let is_behind = !conn.overflowed && !conn.queue.has_sent(asked.received);
         is_behind.then(|| {
             format!("peer {peer} has received {} packets, and it does not hold so many", asked.received)
@@ -151,7 +152,7 @@ impl EventLoop {
     /// Whether something waits until a peer knows which copies are complete, be it a peer of this run still or not: a
     /// refusal would wait for that as well.
     fn wants_word_of(&self, asked: &Return) -> bool {
-        let leader = self.keeper.as_ref().map(|keeper| &keeper.leader);
+        let leader = self.replication.as_ref().map(|replication| &replication.leader);
         let is_missing = leader.is_some_and(|leader| leader.missing().contains(&asked.peer));
         is_missing && asked.run == self.run && self.is_proved(asked)
     }
@@ -161,8 +162,8 @@ impl EventLoop {
         if let Some(copies) = self.copies_to_tell() {
             self.tell_ahead(key, frame(&copies));
         }
-        if let Some(keeper) = &mut self.keeper {
-            keeper.feeds.dropped.insert(key, (peer, reason));
+        if let Some(replication) = &mut self.replication {
+            replication.feeds.dropped.insert(key, (peer, reason));
         }
     }
 
@@ -219,8 +220,8 @@ impl EventLoop {
         let answer = Returned { received: conn.received, term, acting };
         conn.queue.push_first(frame(&M2c::Returned(answer)).held_until(held_until));
         conn.take_over(new);
-        if let Some(keeper) = &mut self.keeper {
-            keeper.recalled.remove(&old);
+        if let Some(replication) = &mut self.replication {
+            replication.recalled.remove(&old);
         }
         if let Some(copies) = self.copies_to_tell() {
             self.tell_ahead(old, frame(&copies));

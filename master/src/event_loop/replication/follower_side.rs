@@ -134,7 +134,7 @@ impl Following {
     }
 
     fn knows(&self) -> RunKnown {
-        if self.recalled.state.electorate().is_empty() {
+        if self.recalled.state.voters().is_empty() {
             return RunKnown::default();
         }
         let (term, turn) = self.age();

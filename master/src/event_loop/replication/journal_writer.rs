@@ -22,7 +22,7 @@ const LOOK_AHEAD: u64 = 1024;
 
 /// What the loop has for its journal and for those who stand by.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Replication {
     journal: Option<Journal>,
     origin: Origin,
     open: Open,
@@ -34,7 +34,7 @@ pub(crate) struct Keeper {
     pub(crate) recalled: BTreeSet<u64>,
 }
 
-impl Keeper {
+impl Replication {
     pub(crate) fn new(journal: Option<Journal>, origin: Origin, open: Open, leader: Leader) -> Self {
         let feeds = Feeds::default();
         Self { journal, origin, open, leader, feeds, has_news: false, recalled: BTreeSet::new() }
@@ -83,41 +83,41 @@ impl Keeper {
 impl EventLoop {
     /// The state is about to take this in.
     pub(crate) fn record_input(&mut self, input: &Input) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.open.note_answered(input);
-            keeper.record(&Entry::Taken { at: self.at, input: Cow::Borrowed(input) });
+        if let Some(replication) = &mut self.replication {
+            replication.open.note_answered(input);
+            replication.record(&Entry::Taken { at: self.at, input: Cow::Borrowed(input) });
         }
     }
 
     /// The state is about to draw its consequences.
     pub(crate) fn record_settled(&mut self) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.record(&Entry::Settled);
+        if let Some(replication) = &mut self.replication {
+            replication.record(&Entry::Settled);
         }
     }
 
     /// A client has so many of the packets to it.
     pub(crate) fn record_acknowledged(&mut self, client: ClientKey, count: u64) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.record(&Entry::Acknowledged { client, count });
+        if let Some(replication) = &mut self.replication {
+            replication.record(&Entry::Acknowledged { client, count });
         }
     }
 
     /// What has happened in this turn is written, and on its way to those who stand by. Nothing of it has left before.
     pub(crate) fn end_turn(&mut self) {
         self.settle();
-        let Some(keeper) = &mut self.keeper else { return };
-        let copies = keeper.feeds.take_changed().then(|| keeper.leader.copies());
+        let Some(replication) = &mut self.replication else { return };
+        let copies = replication.feeds.take_changed().then(|| replication.leader.copies());
         if let Some(copies) = &copies {
-            keeper.record(&Entry::Copies(copies.clone()));
+            replication.record(&Entry::Copies(copies.clone()));
         }
-        if std::mem::take(&mut keeper.has_news) {
-            let (released, is_alone) = keeper.leader.how_far();
-            keeper.record(&Entry::Turn { released, is_alone });
-            keeper.has_news = false;
-            keeper.leader.end_turn(|| self.state.electorate(), |peer| self.state.client_of(peer).is_some());
+        if std::mem::take(&mut replication.has_news) {
+            let (released, is_alone) = replication.leader.how_far();
+            replication.record(&Entry::Turn { released, is_alone });
+            replication.has_news = false;
+            replication.leader.end_turn(|| self.state.voters(), |peer| self.state.client_of(peer).is_some());
         }
-        if keeper.journal.as_mut().is_some_and(|journal| journal.flush() || journal.is_due()) {
+        if replication.journal.as_mut().is_some_and(|journal| journal.flush() || journal.is_due()) {
             self.begin_chapter();
         }
         if let Some(copies) = copies {
@@ -128,12 +128,12 @@ impl EventLoop {
 
     /// All that is known is written, and takes the place of what was written before.
     pub(crate) fn begin_chapter(&mut self) {
-        if self.keeper.as_ref().is_none_or(|keeper| keeper.journal.is_none()) {
+        if self.replication.as_ref().is_none_or(|replication| replication.journal.is_none()) {
             return;
         }
         let chapter = self.chapter();
-        let Some(keeper) = &mut self.keeper else { return };
-        match (&mut keeper.journal, chapter) {
+        let Some(replication) = &mut self.replication else { return };
+        match (&mut replication.journal, chapter) {
             (Some(journal), Some(chapter)) => journal.begin(&chapter),
             (Some(journal), None) => journal.give_up(&io::Error::other("what is known cannot be written")),
             (None, _) => {}
@@ -144,19 +144,19 @@ impl EventLoop {
     /// it remembers.
     pub(crate) fn chapter(&self) -> Option<Chapter> {
         debug_assert!(!self.unsettled);
-        let keeper = self.keeper.as_ref()?;
+        let replication = self.replication.as_ref()?;
         let state = self.state.remember();
         let tickets = self.tickets.as_ref().map(|office| office.remember()).transpose();
         match (state, tickets) {
             (Ok(state), Ok(tickets)) => Some(Chapter {
-                origin: keeper.origin.clone(),
+                origin: replication.origin.clone(),
                 at: self.at,
                 next_client: self.reactor.next_key(),
                 state,
                 tickets,
                 clients: self.clients(),
-                open: keeper.open.clone(),
-                past: keeper.leader.past(),
+                open: replication.open.clone(),
+                past: replication.leader.past(),
             }),
             (Err(error), _) | (_, Err(error)) => {
                 log::error!("internal error: what this master knows cannot be written: {error}");
@@ -198,7 +198,8 @@ impl EventLoop {
                 self.take(Input::Disconnected { client, text });
             }
         }
-        let open = self.keeper.as_ref().map(|keeper| keeper.open.actions()).unwrap_or_default();
+        let open =
+            self.replication.as_ref().map(|replication| replication.open.actions()).unwrap_or_default();
         let mut slow = Vec::new();
         open.into_iter().for_each(|action| self.apply(action, &mut slow));
         self.settle();

@@ -4,7 +4,7 @@
 use crate::event_loop::EventLoop;
 use crate::event_loop::connections::conn::Conn;
 use crate::event_loop::connections::frame::frame;
-use crate::event_loop::replication::journal_writer::Keeper;
+use crate::event_loop::replication::journal_writer::Replication;
 use crate::event_loop::replication::successor::Inquiry;
 use crate::{
     journal::{Entry, FORMAT, Opening, put},
@@ -79,23 +79,23 @@ impl Feeds {
 impl EventLoop {
     /// Whether this is a connection of somebody who stands by.
     pub(crate) fn is_standby(&self, key: u64) -> bool {
-        let feeds = self.keeper.as_ref().map(|keeper| &keeper.feeds);
+        let feeds = self.replication.as_ref().map(|replication| &replication.feeds);
         feeds.is_some_and(|feeds| feeds.ears.contains_key(&key) || feeds.joining.contains_key(&key))
     }
 
     /// The term in which this master acts.
     pub(crate) fn term(&self) -> Term {
-        self.keeper.as_ref().map_or(Term(0), |keeper| keeper.leader.term())
+        self.replication.as_ref().map_or(Term(0), |replication| replication.leader.term())
     }
 
     /// The copy of this master; that of nobody if it never has another one.
     pub(crate) fn copy(&self) -> CopyId {
-        self.keeper.as_ref().map_or(CopyId(0), |keeper| keeper.leader.copy())
+        self.replication.as_ref().map_or(CopyId(0), |replication| replication.leader.copy())
     }
 
     /// The number that says when what follows from this turn may leave.
     pub(crate) fn held_until(&self) -> u64 {
-        let leader = self.keeper.as_ref().map(|keeper| &keeper.leader);
+        let leader = self.replication.as_ref().map(|replication| &replication.leader);
         leader.filter(|leader| leader.has_copies()).map_or(0, |leader| leader.turn() + 1)
     }
 
@@ -115,24 +115,24 @@ impl EventLoop {
             self.note_other_run(asked.run, HostPort::new(&host, asked.port));
             return self.take(refuse("this is the master of another run"));
         }
-        let Some(keeper) = self.keeper.as_mut().filter(|_| self.accepts_standbys) else {
+        let Some(replication) = self.replication.as_mut().filter(|_| self.accepts_standbys) else {
             return self.take(refuse("this master takes nobody that stands by for it (--accept-standbys)"));
         };
         let host = asked.advertised_host.unwrap_or_else(|| Host::new(remote.ip().to_string()));
         let standby = Standby { copy: asked.copy, hosts: host.into(), port: asked.port };
         log::info!("{remote} stands by for this master, with the copy {}", standby.copy);
-        keeper.feeds.joining.insert(key, standby);
+        replication.feeds.joining.insert(key, standby);
         // The state has nothing to do with it.
         self.take(Input::Disconnected { client, text: "stands by".into() });
     }
 
     /// A packet of somebody who stands by. `false`: it has no place.
     pub(crate) fn take_fed(&mut self, key: u64, fed: Fed) -> bool {
-        let Some(keeper) = &mut self.keeper else { return false };
-        let Some(ear) = keeper.feeds.ears.get_mut(&key) else { return false };
+        let Some(replication) = &mut self.replication else { return false };
+        let Some(ear) = replication.feeds.ears.get_mut(&key) else { return false };
         ear.heard = Instant::now();
         let copy = ear.standby.copy;
-        match keeper.leader.has(copy, fed.turn) {
+        match replication.leader.has(copy, fed.turn) {
             Ok(becomes_complete) => {
                 if becomes_complete {
                     log::info!(
@@ -140,7 +140,7 @@ impl EventLoop {
                         ear.standby.hosts.listed(ear.standby.port)
                     );
                 }
-                keeper.feeds.changed |= becomes_complete;
+                replication.feeds.changed |= becomes_complete;
                 true
             }
             Err(error) => {
@@ -152,43 +152,43 @@ impl EventLoop {
 
     /// A connection of somebody who stands by has ended.
     pub(crate) fn lose_standby(&mut self, key: u64, why: &str) {
-        let Some(keeper) = &mut self.keeper else { return };
-        keeper.feeds.joining.remove(&key);
-        let Some(ear) = keeper.feeds.ears.remove(&key) else { return };
+        let Some(replication) = &mut self.replication else { return };
+        replication.feeds.joining.remove(&key);
+        let Some(ear) = replication.feeds.ears.remove(&key) else { return };
         let Standby { copy, hosts, port } = &ear.standby;
         log::warn!("{} with the copy {copy} does not stand by any more: {why}", hosts.listed(*port));
-        keeper.feeds.changed |= keeper.leader.lose(*copy);
-        if keeper.feeds.ears.is_empty() {
-            keeper.feeds.news.clear();
+        replication.feeds.changed |= replication.leader.lose(*copy);
+        if replication.feeds.ears.is_empty() {
+            replication.feeds.news.clear();
         }
     }
 
     /// A peer knows which copies are complete.
     pub(crate) fn take_known(&mut self, key: u64, known: CopiesKnown) {
         let peer = self.state.peer_of(ClientKey(key));
-        if let (Some(keeper), Some(peer)) = (&mut self.keeper, peer) {
-            keeper.leader.know(peer, known);
+        if let (Some(replication), Some(peer)) = (&mut self.replication, peer) {
+            replication.leader.know(peer, known);
         }
     }
 
     /// Whether this is the connection of one that was dropped, and whose word is wanted.
     pub(crate) fn is_dropped(&self, key: u64) -> bool {
-        self.keeper.as_ref().is_some_and(|keeper| keeper.feeds.dropped.contains_key(&key))
+        self.replication.as_ref().is_some_and(|replication| replication.feeds.dropped.contains_key(&key))
     }
 
     /// One that was dropped knows which copies are complete, and is refused now.
     pub(crate) fn take_known_of_dropped(&mut self, key: u64, known: CopiesKnown) {
-        let Some(keeper) = &mut self.keeper else { return };
-        let Some((peer, reason)) = keeper.feeds.dropped.remove(&key) else { return };
-        keeper.leader.know(peer, known);
+        let Some(replication) = &mut self.replication else { return };
+        let Some((peer, reason)) = replication.feeds.dropped.remove(&key) else { return };
+        replication.leader.know(peer, known);
         self.take(Input::Refused { client: ClientKey(key), reason });
     }
 
     /// Tells all peers which copies are complete. That does not wait for anything: others wait for their answers.
     pub(crate) fn tell_copies(&mut self, copies: &Copies) {
         let list = frame(&M2c::Copies(copies.clone()));
-        if let Some(keeper) = &mut self.keeper {
-            keeper.feeds.note_places(copies);
+        if let Some(replication) = &mut self.replication {
+            replication.feeds.note_places(copies);
         }
         let keys: Vec<u64> = self.conns.keys().copied().collect();
         for key in keys {
@@ -200,7 +200,7 @@ impl EventLoop {
 
     /// The list of complete copies for a peer that may not know it, if there is any to tell.
     pub(crate) fn copies_to_tell(&self) -> Option<M2c> {
-        let leader = self.keeper.as_ref().map(|keeper| &keeper.leader)?;
+        let leader = self.replication.as_ref().map(|replication| &replication.leader)?;
         leader.is_told().then(|| M2c::Copies(leader.copies()))
     }
 
@@ -213,13 +213,13 @@ impl EventLoop {
 
     /// At the end of a turn: everybody who stands by is told what has happened in it.
     pub(crate) fn feed_standbys(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return };
+        let Some(replication) = &mut self.replication else { return };
         let now = Instant::now();
-        let news = mem::take(&mut keeper.feeds.news);
-        let is_due = keeper.feeds.last_fed.is_none_or(|last| now.duration_since(last) >= SIGN_OF_LIFE);
-        let keys: Vec<u64> = keeper.feeds.ears.keys().copied().collect();
+        let news = mem::take(&mut replication.feeds.news);
+        let is_due = replication.feeds.last_fed.is_none_or(|last| now.duration_since(last) >= SIGN_OF_LIFE);
+        let keys: Vec<u64> = replication.feeds.ears.keys().copied().collect();
         if !keys.is_empty() && (is_due || !news.is_empty()) {
-            keeper.feeds.last_fed = Some(now);
+            replication.feeds.last_fed = Some(now);
             for key in keys {
                 self.feed(key, &news);
             }
@@ -229,16 +229,16 @@ impl EventLoop {
 
     /// Those who have come in this turn get all that is known.
     fn open_feeds(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return };
-        for (key, standby) in mem::take(&mut keeper.feeds.joining) {
+        let Some(replication) = &mut self.replication else { return };
+        for (key, standby) in mem::take(&mut replication.feeds.joining) {
             let Some(chapter) = self.chapter() else { return self.close(key) };
-            let Some(keeper) = &mut self.keeper else { return };
-            if let Err(text) = keeper.leader.join(standby.clone(), self.state.electorate()) {
+            let Some(replication) = &mut self.replication else { return };
+            if let Err(text) = replication.leader.join(standby.clone(), self.state.voters()) {
                 log::warn!("{} cannot stand by: {text}", standby.hosts.listed(standby.port));
                 self.close(key);
                 continue;
             }
-            keeper.feeds.ears.insert(key, Ear { standby, heard: Instant::now() });
+            replication.feeds.ears.insert(key, Ear { standby, heard: Instant::now() });
             let opening = Opening { format: FORMAT.into(), settings: self.state.options().clone(), chapter };
             let mut bytes = Vec::new();
             match put(&mut bytes, &opening) {
@@ -272,10 +272,10 @@ impl EventLoop {
 
     /// Standbys that are silent are not waited for any longer.
     pub(crate) fn judge_standbys(&mut self) {
-        let Some(keeper) = &self.keeper else { return };
+        let Some(replication) = &self.replication else { return };
         let now = Instant::now();
         let is_silent = |ear: &Ear| now.saturating_duration_since(ear.heard) > SILENCE;
-        let silent = keeper.feeds.ears.iter().filter(|(_, ear)| is_silent(ear));
+        let silent = replication.feeds.ears.iter().filter(|(_, ear)| is_silent(ear));
         let silent: Vec<u64> = silent.map(|(key, _)| *key).collect();
         for key in silent {
             self.give_up_standby(key, "it is silent");
@@ -284,17 +284,17 @@ impl EventLoop {
 
     /// This process stood still: the silence of others in that time says nothing.
     pub(crate) fn excuse_standbys(&mut self, late: Duration) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.feeds.ears.values_mut().for_each(|ear| ear.heard += late);
+        if let Some(replication) = &mut self.replication {
+            replication.feeds.ears.values_mut().for_each(|ear| ear.heard += late);
         }
     }
 
     /// How far what was done may leave; what waited for that is written.
     pub(crate) fn release(&mut self) -> u64 {
-        let Some(keeper) = &mut self.keeper else { return u64::MAX };
-        let released = keeper.leader.released();
-        if released != mem::replace(&mut keeper.feeds.released, released) {
-            for key in mem::take(&mut keeper.feeds.held) {
+        let Some(replication) = &mut self.replication else { return u64::MAX };
+        let released = replication.leader.released();
+        if released != mem::replace(&mut replication.feeds.released, released) {
+            for key in mem::take(&mut replication.feeds.held) {
                 self.reactor.mark_dirty(key);
             }
         }
@@ -303,8 +303,8 @@ impl EventLoop {
 
     /// Something waits for a connection.
     pub(crate) fn note_held(&mut self, key: u64) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.feeds.held.insert(key);
+        if let Some(replication) = &mut self.replication {
+            replication.feeds.held.insert(key);
         }
     }
 
@@ -312,7 +312,10 @@ impl EventLoop {
     pub(crate) fn dismiss_standbys(&mut self) {
         self.end_turn();
         let reason = KickReason::new(KickCode::MasterStopping, "the run has ended");
-        let keys = self.keeper.as_ref().map(|keeper| keeper.feeds.ears.keys().copied().collect::<Vec<u64>>());
+        let keys = self
+            .replication
+            .as_ref()
+            .map(|replication| replication.feeds.ears.keys().copied().collect::<Vec<u64>>());
         for key in keys.unwrap_or_default() {
             if let Some(conn) = self.conns.get_mut(&key) {
                 conn.queue.push(frame(&M2c::Kicked(reason.clone())));
@@ -322,11 +325,12 @@ impl EventLoop {
 
     /// Who leads the run, for its status.
     pub(crate) fn lead(&self) -> StatusLead {
-        let copies = self.keeper.as_ref().map(|keeper| keeper.leader.copies());
+        let copies = self.replication.as_ref().map(|replication| replication.leader.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
-        let journal = self.keeper.as_ref().and_then(Keeper::journal_status);
+        let journal = self.replication.as_ref().and_then(Replication::journal_status);
         // One that was deposed and does not know it must not say that it leads.
-        let is_in_doubt = self.keeper.as_ref().is_some_and(|keeper| keeper.feeds.inquiry.is_in_doubt());
+        let is_in_doubt =
+            self.replication.as_ref().is_some_and(|replication| replication.feeds.inquiry.is_in_doubt());
         let second = self.is_second_run().map(Text::new);
         let acts = !is_in_doubt && second.is_none();
         StatusLead {
@@ -340,7 +344,7 @@ impl EventLoop {
 
     /// What the master waits for beside its peers, in words.
     pub(crate) fn what_is_held(&self) -> Option<Text> {
-        let leader = &self.keeper.as_ref()?.leader;
+        let leader = &self.replication.as_ref()?.leader;
         if !leader.is_letting_go() {
             return None;
         }

@@ -6,7 +6,7 @@ use crate::event_loop::connections::frame::frame;
 use crate::event_loop::tickets::TicketOffice;
 use crate::{
     journal::{Chapter, Client, Entry, Open},
-    leadership::{Electorates, Past},
+    leadership::{Past, VoterSets},
     origin::Origin,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
 };
@@ -91,7 +91,7 @@ impl Recalled {
         let places = clients.into_iter().map(|(key, client)| (key, Place::of(client))).collect();
         if past.is_alone {
             // As long as nobody else can take over it is not noted who the members are.
-            past.electorates = Electorates::from(past.turn, state.electorate());
+            past.voter_sets = VoterSets::from(past.turn, state.voters());
         }
         Ok(Self { at, next_client, state, tickets, places, open, origin, past })
     }
@@ -129,7 +129,7 @@ impl Recalled {
             }
             Entry::Copies(copies) => self.past.copies = copies,
             Entry::Turn { released, is_alone } => {
-                self.past.end_turn((released, is_alone), self.state.electorate());
+                self.past.end_turn((released, is_alone), self.state.voters());
             }
         }
         actions.into_iter().for_each(|action| self.carry_out(action));

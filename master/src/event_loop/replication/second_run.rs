@@ -22,7 +22,7 @@ impl EventLoop {
     /// A master at this place knows another run.
     pub(crate) fn note_other_run(&mut self, run: RunId, place: HostPort) {
         let text = format!("the master at {place} knows run {run}, and this one began run {}", self.run);
-        if !self.state.electorate().is_empty() {
+        if !self.state.voters().is_empty() {
             return log::error!(
                 "{text}, which peers are in: there are two runs; end one of them with `end-run`"
             );
@@ -41,7 +41,7 @@ impl EventLoop {
     pub(crate) fn is_second_run(&self) -> Option<String> {
         let other = self.second_run.as_ref().filter(|other| other.heard.elapsed() < SILENCE)?;
         let SecondRun { knows, place, .. } = other;
-        let is_empty = self.state.electorate().is_empty();
+        let is_empty = self.state.voters().is_empty();
         is_empty.then(|| {
             let run = knows.run;
             format!("the master at {place} knows run {run}, so this one begins none: {}", Self::REMEDY)

@@ -6,7 +6,7 @@ use crate::event_loop::EventLoop;
 use crate::event_loop::connections::conn::{Conn, Phase};
 use crate::event_loop::connections::frame::frame;
 use crate::event_loop::replication::follower_side::{Feeder, Following, Search};
-use crate::event_loop::replication::journal_writer::Keeper;
+use crate::event_loop::replication::journal_writer::Replication;
 use crate::event_loop::replication::replay::Recalled;
 use crate::{
     journal::Journal,
@@ -482,10 +482,10 @@ impl EventLoop {
         log::warn!("this master takes over in term {}", leader.term());
         let Own { journal, keys, fresh: _ } = standing.own;
         self.go_on_as(*recalled, leader, journal, keys);
-        if let Some(keeper) = &mut self.keeper {
+        if let Some(replication) = &mut self.replication {
             // Until enough know the first list of this term, one of these may take over in a newer one.
-            keeper.feeds.note_places(&copies);
-            keeper.feeds.inquiry.note_listed(self.run, &standing.search);
+            replication.feeds.note_places(&copies);
+            replication.feeds.inquiry.note_listed(self.run, &standing.search);
         }
         self.go_on();
         for (key, conn, asked) in guests {
@@ -522,7 +522,7 @@ impl EventLoop {
         self.observer.recall(self.state.registered());
         (self.started, self.began_at, self.at) = (Instant::now(), at, at);
         debug_assert_eq!(keys.is_some(), self.tickets.is_some());
-        self.keeper = Some(Keeper::new(journal, origin, open, leader));
+        self.replication = Some(Replication::new(journal, origin, open, leader));
         for (client, place) in places {
             match Conn::recalled(place) {
                 Ok(conn) => drop(self.conns.insert(client.0, conn)),

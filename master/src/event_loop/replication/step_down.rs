@@ -47,8 +47,8 @@ impl EventLoop {
             return Departure::Stays;
         }
         let since = *self.leaving.get_or_insert_with(Instant::now);
-        let Some(keeper) = &self.keeper else { return Departure::EndsRun };
-        let (leader, ends_run) = (&keeper.leader, self.ends_run.load(Ordering::Acquire));
+        let Some(replication) = &self.replication else { return Departure::EndsRun };
+        let (leader, ends_run) = (&replication.leader, self.ends_run.load(Ordering::Acquire));
         if ends_run && !leader.is_letting_go() {
             return Departure::EndsRun;
         }
@@ -56,7 +56,7 @@ impl EventLoop {
         if !successors.is_empty() {
             return Departure::HandsOver(successors.iter().map(place_of).collect());
         }
-        let is_empty = self.state.electorate().is_empty();
+        let is_empty = self.state.voters().is_empty();
         if is_empty && leader.has_standbys() && !leader.is_letting_go() {
             // There is nothing to go on with. But the masters that stay are to begin another run if there is a list.
             return Departure::HandsOver(BTreeSet::new());
@@ -67,7 +67,7 @@ impl EventLoop {
         }
         if leader.is_letting_go() {
             // Another one may act. If this one said that the run has ended, that could be wrong.
-            return Departure::HandsOver(keeper.feeds.inquiry.places().clone());
+            return Departure::HandsOver(replication.feeds.inquiry.places().clone());
         }
         let why = match leader.has_standbys() {
             true => "no standby has a complete copy that more than half of the members know of",
@@ -108,9 +108,9 @@ impl EventLoop {
         let done = match successor {
             Some(text) => {
                 log::info!("{text}");
-                if let Some(keeper) = &mut self.keeper {
+                if let Some(replication) = &mut self.replication {
                     // The run is elsewhere, and whoever is started here stands by.
-                    keeper.end();
+                    replication.end();
                 }
                 Ok(text)
             }

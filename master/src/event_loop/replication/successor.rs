@@ -124,17 +124,17 @@ pub(crate) fn who_took_over(
 impl EventLoop {
     /// Looks whether this master still is one, while what it does does not leave.
     pub(crate) fn inquire(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return };
-        let inquiry = &mut keeper.feeds.inquiry;
+        let Some(replication) = &mut self.replication else { return };
+        let inquiry = &mut replication.feeds.inquiry;
         if let Some(text) = inquiry.desk.found.lock().take() {
             self.ends_with = Some(LoopEnd::Deposed(text));
             return;
         }
-        let is_in_doubt = keeper.leader.is_letting_go();
+        let is_in_doubt = replication.leader.is_letting_go();
         inquiry.since = is_in_doubt.then(|| inquiry.since.unwrap_or_else(Instant::now));
         if is_in_doubt || !inquiry.listed.is_empty() {
             let key = self.tickets.as_ref().map(|office| office.accepted().used);
-            inquiry.ask(is_in_doubt, (self.run, keeper.leader.term()), key, self.reactor.waker());
+            inquiry.ask(is_in_doubt, (self.run, replication.leader.term()), key, self.reactor.waker());
         } else {
             inquiry.next = None;
         }

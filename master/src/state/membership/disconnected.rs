@@ -90,7 +90,7 @@ impl MasterState {
 
     /// Those whose word counts for who leads the run: the members, or, as long as there are none, all who have
     /// registered.
-    pub fn electorate(&self) -> BTreeSet<PeerId> {
+    pub fn voters(&self) -> BTreeSet<PeerId> {
         let accepted = self.roll.peers.iter().filter(|(_, peer)| peer.phase == Phase::Accepted);
         let members: BTreeSet<PeerId> = accepted.map(|(id, _)| *id).collect();
         if members.is_empty() { self.roll.peers.keys().copied().collect() } else { members }

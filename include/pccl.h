@@ -988,7 +988,7 @@ PCCL_EXPORT pcclResult_t pcclMasterSetStandbyOf(pcclMasterInstance_t *master_ins
 PCCL_EXPORT pcclResult_t pcclMasterSetMasters(pcclMasterInstance_t *master_instance, const char *masters,
                                               const char *me);
 /* Name or address under which peers and other masters reach one that stands by. Default: the address from which the
- * acting master sees it come. */
+ * leader sees it come. */
 PCCL_EXPORT pcclResult_t pcclMasterSetAdvertisedHost(pcclMasterInstance_t *master_instance, const char *host);
 /* In a run with a key: only peers with this name (pcclSetName) give shared state to others. Again for each other name.
  * Who has such a name keeps it for as long as it is there. */

@@ -108,7 +108,7 @@ pub struct MasterConfig {
     /// Which entry of `masters` is this one. Default: it finds out by connecting to them.
     pub me: Option<String>,
     /// Host under which peers and other masters reach this one, if it stands by. Default: the address from which the
-    /// acting master sees it come.
+    /// leader sees it come.
     pub advertised_host: Option<String>,
     /// Bytes that may wait for a client that does not read; then it is dropped.
     pub client_queue_bytes: usize,

@@ -54,7 +54,7 @@ pub enum MasterError {
     Journal(String),
     /// Another master acts in the place of this one, which was stopped or could not be reached for a while.
     #[error("this master acts no more: {0}")]
-    Deposed(String),
+    Superseded(String),
     /// The system has no random numbers for identities.
     #[error("no random numbers: {0}")]
     Random(Arc<io::Error>),

@@ -326,7 +326,7 @@ fn run_caught(body: impl FnOnce() -> Result<(), LoopEnd>) -> Result<(), MasterEr
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result.map_err(|end| match end {
             LoopEnd::System(error) => MasterError::EventLoop(Arc::new(error)),
-            LoopEnd::Deposed(text) => MasterError::Deposed(text),
+            LoopEnd::Superseded(text) => MasterError::Superseded(text),
             LoopEnd::Outdated(text) => MasterError::Journal(text),
         }),
         Err(payload) => Err(MasterError::Panicked(panic_text(&*payload))),

@@ -136,7 +136,7 @@ struct Arguments {
     accept_standbys: bool,
 
     /// Stand by for the master at one of these places: know all that it knows, and take over when it is lost and more
-    /// than half of the members want that. The settings of the run are those of the acting master. Peers and newcomers
+    /// than half of the members want that. The settings of the run are those of the leader. Peers and newcomers
     /// find this one by themselves, or by the address `HOST:PORT,HOST:PORT`.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     standby_of: Vec<String>,
@@ -153,7 +153,7 @@ struct Arguments {
     me: Option<String>,
 
     /// With --standby-of or --masters: the host under which peers reach this one, if it is not the address from which
-    /// the acting master sees it come.
+    /// the leader sees it come.
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
 

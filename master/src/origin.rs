@@ -88,7 +88,7 @@ mod tests {
         assert_ne!(id(&one, 0), id(&other, 0));
         let again: Origin = postcard::from_bytes(&postcard::to_stdvec(&one).unwrap()).unwrap();
         assert_eq!((id(&again, 7), again.relay_token()), (id(&one, 7), one.relay_token()));
-        assert_eq!(again.authority().door_key(5), one.authority().door_key(5));
+        assert_eq!(again.authority().service_key(5), one.authority().service_key(5));
         assert_ne!(again.state_key(), other.state_key());
     }
 }

@@ -72,7 +72,7 @@ fn one_that_stands_by_for_nobody_says_what_to_start() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("pccl-master listening on ").expect(&line).to_owned();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let said = log.find(|line| line.contains("no acting master for 30 s")).expect("it says so");
+    let said = log.find(|line| line.contains("no leader for 30 s")).expect("it says so");
     assert!(said.contains("start one of these masters without --standby-of"), "{said}");
     let status = pccl_master::query_status(&address, None, PATIENCE).expect("a status");
     let text = status.lead.text.expect("what it waits for").to_string();

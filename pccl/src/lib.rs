@@ -111,7 +111,7 @@
 //! ```
 
 // Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `segments`, `scope`,
-// `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `masters`, `control`, `summons`,
+// `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `masters`, `control`, `dial_back`,
 // `flight`, `backups`, `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
 extern crate pccl_log as log;
@@ -122,6 +122,7 @@ mod communicator;
 mod config;
 mod control;
 mod detached;
+mod dial_back;
 mod error;
 mod flight;
 pub mod guide;
@@ -136,7 +137,6 @@ mod scope;
 mod segments;
 mod session;
 mod state;
-mod summons;
 mod threads;
 mod tickets;
 mod topology;

@@ -14,13 +14,13 @@ use std::{
 use tinysockets::{
     key::{AcceptedKeys, RunKeys, SecretKey},
     preamble::{Preamble, Role},
-    ticket::DoorKey,
+    ticket::ServiceKey,
 };
 
 /// The tickets of one session. Empty in a run without a key.
 #[derive(Debug, Default)]
 pub(crate) struct Wallet {
-    door: OnceLock<DoorKey>,
+    service_key: OnceLock<ServiceKey>,
     held: Mutex<Held>,
 }
 
@@ -33,14 +33,14 @@ struct Held {
 
 impl Wallet {
     /// What this peer knows tickets by, in a run with a key, once the master has said it.
-    pub(crate) fn door(&self) -> Option<&DoorKey> {
-        self.door.get()
+    pub(crate) fn service_key(&self) -> Option<&ServiceKey> {
+        self.service_key.get()
     }
 
-    /// The master has said what opens the doors of this run.
+    /// The master has told the secrets for tickets in this run.
     pub(crate) fn take_keys(&self, keys: Keys, run_keys: Option<&RunKeys>) {
         // The first packet of a session says it, and it never changes.
-        let is_known = self.door.set(keys.door.into()).is_err();
+        let is_known = self.service_key.set(keys.service_key.into()).is_err();
         self.held.lock().time = Some((keys.now_ms, Instant::now()));
         let mut run = keys.run.into_iter();
         if let (Some(run_keys), Some(used)) = (run_keys, run.next()) {
@@ -61,7 +61,7 @@ impl Wallet {
 
     /// What a connection to another peer is to begin with: its preamble, and in a run with a key the ticket for it.
     pub(crate) fn stamp(&self, preamble: Preamble) -> Result<(Preamble, Option<SecretKey>), String> {
-        if self.door.get().is_none() {
+        if self.service_key.get().is_none() {
             return Ok((preamble, None));
         }
         let role = TicketRole::ALL.iter().find(|role| role.role() == preamble.role);
@@ -83,7 +83,7 @@ impl Wallet {
     /// Whether a connection with a good ticket is still to be taken, or why not; `plan` is the newest one of the group
     /// of this peer.
     pub(crate) fn judge(&self, preamble: &Preamble, plan: Option<&GroupPlan>) -> Result<(), &'static str> {
-        if self.door.get().is_none() {
+        if self.service_key.get().is_none() {
             return Ok(());
         }
         let now_ms = self.held.lock().time.map_or(0, |(ms, since)| ms + millis(since.elapsed()));
@@ -230,7 +230,7 @@ mod tests {
         assert!(wallet.judge(&preamble(Role::Data, 3, 0, 0), Some(&plan(5))).is_ok());
         let run_keys = RunKeys::new(RunKey::from_bytes([1; 32]).into());
         let secret = |byte| SecretKey::from_bytes([byte; 32]);
-        let keys = Keys { now_ms: 50, door: secret(3), run: vec![secret(2), secret(1)] };
+        let keys = Keys { now_ms: 50, service_key: secret(3), run: vec![secret(2), secret(1)] };
         wallet.take_keys(keys, Some(&run_keys));
         assert_eq!(run_keys.used(), secret(2).into());
         assert_eq!(run_keys.oldest(), secret(1).into());

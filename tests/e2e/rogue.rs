@@ -27,7 +27,7 @@ use tinysockets::{
 pub(crate) struct Rogue {
     pub(crate) run: RunId,
     pub(crate) me: PeerId,
-    pub(crate) door: SecretKey,
+    pub(crate) service_key: SecretKey,
     /// How bulk data travels, as the master says.
     pub(crate) wire: WireMode,
     pub(crate) tickets: Vec<Ticket>,
@@ -88,7 +88,7 @@ impl Rogue {
         let M2c::Registered(registered) = receive(&mut stream) else { panic!("then the answer") };
         let conns: Arc<Mutex<Vec<Conn>>> = Arc::default();
         let kept = Arc::clone(&conns);
-        let lock = Lock::of_peer(RunKeys::new(key.clone().into()), keys.door.clone().into());
+        let lock = Lock::of_peer(RunKeys::new(key.clone().into()), keys.service_key.clone().into());
         let acceptor = Acceptor::spawn(
             listeners,
             AcceptLimits::default(),
@@ -98,7 +98,7 @@ impl Rogue {
         Self {
             run: registered.run,
             me: registered.peer,
-            door: keys.door,
+            service_key: keys.service_key,
             wire: registered.wire.expect("a run with a key"),
             tickets: Vec::new(),
             plan: None,

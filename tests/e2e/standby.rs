@@ -57,7 +57,7 @@ impl Run {
         self.stand_by();
     }
 
-    /// SIGKILL of the acting master.
+    /// SIGKILL of the leader.
     pub(crate) fn kill_master(&mut self) {
         self.fleet.process = None;
     }
@@ -148,7 +148,7 @@ fn a_standby_takes_over_at_each_point_of_the_calls_beside_it() {
     }
 }
 
-/// The acting master sleeps in the middle of an operation. Another one takes over; when the first one wakes up, it
+/// The leader sleeps in the middle of an operation. Another one takes over; when the first one wakes up, it
 /// finds that out, says so and ends.
 #[test]
 fn a_master_that_wakes_up_after_another_one_has_taken_over_acts_no_more() {

@@ -345,7 +345,7 @@ fn a_first_master_that_is_started_again_begins_no_second_run() {
     drop(again);
 }
 
-/// One that may have been deposed does not say that it acts.
+/// One that may have been superseded does not say that it acts.
 #[test]
 fn a_master_of_which_nothing_leaves_does_not_say_that_it_acts() {
     let mut run = Run::new(3, 1);

@@ -61,7 +61,7 @@ fn an_ejected_member_does_not_come_back_by_what_it_was_given() {
         for role in [Role::Data, Role::State, Role::Probe] {
             let preamble = Preamble { role, epoch: good.epoch + 1, ..good };
             assert_eq!(rogue.refused(&preamble, key().secret()), wrong, "the run key is no ticket");
-            assert_eq!(rogue.refused(&preamble, &rogue.door), wrong, "nor is its own door key");
+            assert_eq!(rogue.refused(&preamble, &rogue.service_key), wrong, "nor is its own service key");
         }
     }
     let (id, master) = (rogue.me, fleet.address.clone());
@@ -111,14 +111,14 @@ fn nobody_takes_the_identity_of_a_peer_that_does_not_know_what_that_one_was_told
         send(&mut stream, &registration([1, 2], Some(PreviousIdentity { run: rogue.run, peer, proof })));
         receive(&mut stream)
     };
-    for proof in [None, Some(rogue.door.clone())] {
+    for proof in [None, Some(rogue.service_key.clone())] {
         let M2c::Kicked(reason) = claim(victim, proof) else { panic!("it was believed") };
         assert_eq!(reason.code, KickCode::Malformed);
         let text = format!("it says that it was peer {victim}, and does not prove it");
         assert_eq!(reason.detail.as_str(), text);
     }
     // Who was told proves it.
-    assert!(matches!(claim(rogue.me, Some(rogue.door.clone())), M2c::Keys(_)));
+    assert!(matches!(claim(rogue.me, Some(rogue.service_key.clone())), M2c::Keys(_)));
     // A peer that comes back does so by itself.
     fleet[1].ask("close").good();
     drop(rogue);

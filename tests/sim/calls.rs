@@ -204,7 +204,7 @@ impl World {
             }
             M2c::TopologyProgress(_) | M2c::Echo(_) => {}
             M2c::Rates(_) | M2c::Examined(_) | M2c::Returned(_) | M2c::Received(_) => {}
-            M2c::Feed(_) | M2c::Copies(_) | M2c::StandsBy(_) | M2c::Claim(_) => {}
+            M2c::Append(_) | M2c::Copies(_) | M2c::StandsBy(_) | M2c::Claim(_) => {}
             M2c::PendingAnswer(answer) => {
                 if self.clients[slot].call == Call::Pending(answer.request) && !self.optimizes(slot, answer) {
                     self.after_query(slot, answer.pending);

@@ -357,7 +357,7 @@ impl Checker {
             | M2c::Examined(_)
             | M2c::Returned(_)
             | M2c::Received(_)
-            | M2c::Feed(_)
+            | M2c::Append(_)
             | M2c::Copies(_)
             | M2c::StandsBy(_)
             | M2c::Claim(_)

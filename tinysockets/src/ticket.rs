@@ -1,8 +1,8 @@
 //! Tickets: what the master of a run with a key gives to one peer, so that it may connect to another one.
 //!
 //! A ticket is the shared secret of the handshake in the place of the run key: both ends prove that they have it, and
-//! nobody sends it. The master draws an [`Authority`]. Of that it makes a [`DoorKey`] for each peer, and tells it to
-//! nobody else; of the door key of a peer and of what a connection to it is for, it makes the ticket, and tells it to
+//! nobody sends it. The master draws an [`Authority`]. Of that it makes a [`ServiceKey`] for each peer, and tells it to
+//! nobody else. Of the service key of a peer and of what a connection to it is for it makes the ticket, and tells it to
 //! whoever is to make the connection. So the one that is called makes the same ticket of the preamble, without having
 //! been told who comes, and nobody but these three can.
 //!
@@ -15,7 +15,7 @@ use crate::{
     preamble::{Preamble, Role},
 };
 
-const DOOR_LABEL: &str = "PCCL door key";
+const SERVICE_LABEL: &str = "PCCL service key";
 const TICKET_LABEL: &str = "PCCL ticket";
 
 /// What the master of a run makes all tickets of.
@@ -34,25 +34,25 @@ impl Authority {
         Self(secret)
     }
 
-    /// The key of a peer's door.
+    /// The key by which a peer recognises tickets.
     #[must_use]
-    pub fn door_key(&self, peer: u128) -> DoorKey {
-        DoorKey(self.0.derive(DOOR_LABEL, &peer.to_be_bytes()))
+    pub fn service_key(&self, peer: u128) -> ServiceKey {
+        ServiceKey(self.0.derive(SERVICE_LABEL, &peer.to_be_bytes()))
     }
 }
 
 /// What a peer knows tickets by that were made for connections to it. Only the master has it beside that peer, which
 /// proves by it who it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DoorKey(SecretKey);
+pub struct ServiceKey(SecretKey);
 
-impl From<SecretKey> for DoorKey {
+impl From<SecretKey> for ServiceKey {
     fn from(secret: SecretKey) -> Self {
         Self(secret)
     }
 }
 
-impl DoorKey {
+impl ServiceKey {
     /// Its bytes, still secret.
     #[must_use]
     pub fn secret(&self) -> &SecretKey {
@@ -72,7 +72,7 @@ impl DoorKey {
 #[derive(Debug, Clone)]
 pub struct Lock {
     keys: RunKeys,
-    own: Option<DoorKey>,
+    own: Option<ServiceKey>,
 }
 
 impl Lock {
@@ -85,7 +85,7 @@ impl Lock {
     /// Of a peer: the ticket of the connection, or for a check by another peer, from which nothing follows, a key of
     /// the run.
     #[must_use]
-    pub fn of_peer(keys: RunKeys, own: DoorKey) -> Self {
+    pub fn of_peer(keys: RunKeys, own: ServiceKey) -> Self {
         Self { keys, own: Some(own) }
     }
 
@@ -123,14 +123,14 @@ mod tests {
     #[test]
     fn a_ticket_is_good_for_what_it_was_made_for_and_nothing_else() {
         let authority = Authority::draw().unwrap();
-        let door = authority.door_key(7);
-        assert_eq!(door, authority.door_key(7));
+        let service_key = authority.service_key(7);
+        assert_eq!(service_key, authority.service_key(7));
         let meant =
             Preamble { run: 1, from: 6, to: 7, epoch: 3, link_generation: 9, ..Preamble::new(Role::Data) };
-        let ticket = door.ticket(&meant);
+        let ticket = service_key.ticket(&meant);
         let another_one_of_the_pool =
             Preamble { connection_index: 2, connection_count: 4, group: 5, security: 1, ..meant };
-        assert_eq!(door.ticket(&another_one_of_the_pool), ticket);
+        assert_eq!(service_key.ticket(&another_one_of_the_pool), ticket);
         for other in [
             Preamble { role: Role::State, ..meant },
             Preamble { run: 2, ..meant },
@@ -139,16 +139,16 @@ mod tests {
             Preamble { epoch: 4, ..meant },
             Preamble { link_generation: 8, ..meant },
         ] {
-            assert_ne!(door.ticket(&other), ticket, "{other:?}");
+            assert_ne!(service_key.ticket(&other), ticket, "{other:?}");
         }
-        assert_ne!(authority.door_key(8).ticket(&meant), ticket, "another door");
-        assert_ne!(Authority::draw().unwrap().door_key(7).ticket(&meant), ticket, "another master");
+        assert_ne!(authority.service_key(8).ticket(&meant), ticket, "another peer");
+        assert_ne!(Authority::draw().unwrap().service_key(7).ticket(&meant), ticket, "another master");
     }
 
     #[test]
     fn only_what_leads_somewhere_needs_a_ticket() {
         let keys = RunKeys::new(RunKey::from_bytes([1; 32]).into());
-        let peer = Lock::of_peer(keys.clone(), Authority::draw().unwrap().door_key(7));
+        let peer = Lock::of_peer(keys.clone(), Authority::draw().unwrap().service_key(7));
         let needs = |lock: &Lock, role| lock.ticket(&Preamble { from: 1, ..Preamble::new(role) }).is_some();
         let roles = [Role::Data, Role::State, Role::Probe, Role::DataBack, Role::StateBack, Role::ProbeBack];
         assert_eq!(roles.map(|role| needs(&peer, role)), [true; 6]);

@@ -29,10 +29,10 @@ fn refused(lock: &Lock, preamble: &Preamble, secret: &SecretKey) -> Option<Refus
 #[test]
 fn a_ticket_opens_the_door_that_it_was_made_for_and_only_by_its_preamble() {
     let authority = Authority::draw().unwrap();
-    let lock = |peer| Lock::of_peer(keys(1, None), authority.door_key(peer));
+    let lock = |peer| Lock::of_peer(keys(1, None), authority.service_key(peer));
     let meant =
         Preamble { run: 5, from: 6, to: 7, epoch: 3, link_generation: 2, ..Preamble::new(Role::Data) };
-    let ticket = authority.door_key(7).ticket(&meant);
+    let ticket = authority.service_key(7).ticket(&meant);
     assert_eq!(refused(&lock(7), &meant, &ticket), None);
     assert_eq!(
         refused(&lock(7), &Preamble { connection_index: 3, ..meant }, &ticket),
@@ -58,21 +58,21 @@ fn a_ticket_opens_the_door_that_it_was_made_for_and_only_by_its_preamble() {
     let check = |from| Preamble { role: Role::Check, from, ..meant };
     assert_eq!(refused(&lock(7), &check(6), key(1).secret()), None, "nothing follows from a check");
     assert_eq!(refused(&lock(7), &check(0), key(1).secret()), Some(Refusal::WrongTicket), "not the master");
-    assert_eq!(refused(&lock(7), &check(0), &authority.door_key(7).ticket(&check(0))), None);
+    assert_eq!(refused(&lock(7), &check(0), &authority.service_key(7).ticket(&check(0))), None);
 }
 
 #[test]
 fn nobody_answers_in_the_place_of_the_peer_that_is_called() {
     let authority = Authority::draw().unwrap();
     let meant = Preamble { from: 6, to: 7, ..Preamble::new(Role::Data) };
-    let ticket = authority.door_key(7).ticket(&meant);
+    let ticket = authority.service_key(7).ticket(&meant);
     // An impostor that has the run key, and one that has also heard a handshake with the peer that was meant.
     let (_, elsewhere) = Knock::new(&meant, Some(key(1).secret())).unwrap();
     let mut impostor = Door::new(Some(key(1).into()));
     let Visit::Answer(answer) = knock_at(&mut impostor, &elsewhere) else { panic!("it has the run key") };
     let (mut knock, hello) = Knock::new(&meant, Some(&ticket)).unwrap();
     assert_eq!(hear(&mut knock, &answer).unwrap_err(), KnockError::Proof);
-    let own = Lock::of_peer(keys(1, None), authority.door_key(7));
+    let own = Lock::of_peer(keys(1, None), authority.service_key(7));
     let Visit::Answer(answer) = knock_at(&mut Door::new(Some(own.clone())), &hello) else {
         panic!("a ticket")
     };

@@ -128,7 +128,7 @@ pub(crate) enum LoopEnd {
     /// The event queue of the system failed.
     System(io::Error),
     /// Another master acts; which one.
-    Deposed(String),
+    Superseded(String),
     /// The journal does not hold all that this master has told; what shows it.
     Outdated(String),
 }
@@ -483,7 +483,7 @@ impl EventLoop {
         }
         self.give_room(key);
         if let Some(replication) = &mut self.replication {
-            replication.feeds.dropped.remove(&key);
+            replication.followers.dropped.remove(&key);
             replication.recalled.remove(&key);
         }
         let mut conn = self.conns.remove(&key)?;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use tinysockets::{
     key::{AcceptedKeys, RunKey, RunKeys, SecretKey},
     preamble::Preamble,
-    ticket::{Authority, DoorKey},
+    ticket::{Authority, ServiceKey},
 };
 
 /// How long a ticket for state is good, in milliseconds.
@@ -62,8 +62,8 @@ impl KeysTag {
 #[derive(Debug)]
 pub(crate) enum Opener {
     /// That of a registered peer.
-    Door(DoorKey),
-    /// The run key: a machine that is examined has no door of its own.
+    Service(ServiceKey),
+    /// The run key: a machine that is examined has no service key.
     Key(RunKey),
 }
 
@@ -71,7 +71,7 @@ impl Opener {
     /// For a connection with this preamble.
     pub(crate) fn key(&self, preamble: &Preamble) -> SecretKey {
         match self {
-            Self::Door(door) => door.ticket(preamble),
+            Self::Service(service_key) => service_key.ticket(preamble),
             Self::Key(key) => key.secret().clone(),
         }
     }
@@ -124,21 +124,21 @@ impl TicketOffice {
     }
 
     /// By what a peer knows tickets.
-    fn door_of(&self, peer: PeerId) -> DoorKey {
-        self.authority.door_key(peer.0)
+    fn service_key_of(&self, peer: PeerId) -> ServiceKey {
+        self.authority.service_key(peer.0)
     }
 
-    /// What opens the door of a peer, or of a machine that is examined, to the master.
+    /// The secret by which a peer, or a machine that is examined, recognises a ticket of the master.
     pub(crate) fn opener_of(&self, peer: PeerId) -> Opener {
         match self.holders.values().any(|holder| holder.peer == peer) {
-            true => Opener::Door(self.door_of(peer)),
+            true => Opener::Service(self.service_key_of(peer)),
             false => Opener::Key(self.keys.accepted().used),
         }
     }
 
     /// Whether this proves to be a peer of this run.
     pub(crate) fn is_proof(&self, peer: PeerId, proof: Option<&SecretKey>) -> bool {
-        proof == Some(self.door_of(peer).secret())
+        proof == Some(self.service_key_of(peer).secret())
     }
 
     /// Why a packet of a client is not to be believed.
@@ -237,7 +237,7 @@ impl TicketOffice {
             link_generation: generation,
             ..Preamble::new(role.role())
         };
-        let secret = self.door_of(to).ticket(&preamble);
+        let secret = self.service_key_of(to).ticket(&preamble);
         Ticket { to, role, epoch, generation, secret }
     }
 
@@ -271,7 +271,7 @@ impl TicketOffice {
 fn keys_of(authority: &Authority, holder: &Holder, known: Option<&AcceptedKeys>, now_ms: u64) -> M2c {
     let known = known.into_iter().flat_map(|keys| std::iter::once(&keys.used).chain(&keys.second));
     let run = known.map(|key| key.secret().clone()).collect();
-    M2c::Keys(Keys { now_ms, door: authority.door_key(holder.peer.0).secret().clone(), run })
+    M2c::Keys(Keys { now_ms, service_key: authority.service_key(holder.peer.0).secret().clone(), run })
 }
 
 fn sources_of(plan: &SyncPlan) -> Vec<PeerId> {
@@ -308,7 +308,7 @@ mod tests {
             let told = office.in_front_of(client, &M2c::Registered(registered), 5);
             let [M2c::Keys(keys)] = &told[..] else { panic!("{told:?}") };
             assert_eq!((keys.now_ms, keys.run.len()), (5, 0));
-            assert_eq!(&keys.door, office.authority.door_key(peer).secret());
+            assert_eq!(&keys.service_key, office.authority.service_key(peer).secret());
         }
         office
     }
@@ -429,7 +429,7 @@ mod tests {
             link_generation: 100 + VISIT_LIFE_MS,
             ..Preamble::new(Role::Probe)
         };
-        assert_eq!(given.tickets[1].secret, office.door_of(PeerId(2)).ticket(&preamble));
+        assert_eq!(given.tickets[1].secret, office.service_key_of(PeerId(2)).ticket(&preamble));
         let visits: Vec<_> =
             (1..=16).map(|n| (PeerId(n), TicketRole::Probe, 0, 100 + VISIT_LIFE_MS)).collect();
         assert_eq!(tickets(told), visits);
@@ -457,7 +457,7 @@ mod tests {
                 site: Name::default(),
             }))
         };
-        let of = |peer: u128| Some(office.authority.door_key(peer).secret().clone());
+        let of = |peer: u128| Some(office.authority.service_key(peer).secret().clone());
         assert_eq!(objection(RUN, of(2)), None);
         assert_eq!(objection(RunId(8), None), None, "nobody here knows of that run");
         for proof in [None, of(1)] {
@@ -485,7 +485,7 @@ mod tests {
         for (client, packet) in changed {
             let M2c::Keys(keys) = packet else { panic!("{packet:?}") };
             assert_eq!(keys.run, [other.secret().clone(), one.secret().clone()]);
-            assert_eq!(&keys.door, office.authority.door_key(client.0.into()).secret());
+            assert_eq!(&keys.service_key, office.authority.service_key(client.0.into()).secret());
         }
     }
 }

@@ -120,7 +120,7 @@ impl Leader {
         self.term
     }
 
-    /// The copy of the acting master itself.
+    /// The copy of the leader itself.
     #[must_use]
     pub fn copy(&self) -> CopyId {
         self.copy

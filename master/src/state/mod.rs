@@ -337,7 +337,7 @@ impl MasterState {
             C2m::Register(_) | C2m::StatusRequest(_) | C2m::RatesRequest(_) | C2m::Examine(_) => {}
             // About connections, and not admitted here.
             C2m::Return(_) | C2m::Received(_) => {}
-            C2m::StandBy(_) | C2m::Fed(_) | C2m::CopiesKnown(_) | C2m::Promise(_) => {}
+            C2m::StandBy(_) | C2m::Appended(_) | C2m::CopiesKnown(_) | C2m::Promise(_) => {}
             C2m::Loan(loan) => self.record_loan(id, group_id, loan),
             C2m::Ahead(step) => self.record_ahead(id, step),
             C2m::Beat(beat) => self.record_beat(id, group_id, beat),

@@ -1,9 +1,9 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Address, AheadStep, CallKind, CallMe, CollectiveId, CopiesKnown, Descriptor, EdgeFault, EdgeName,
-    Examine, Fed, FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Loan, Name,
-    Nothing, OpFault, OpId, PeerId, ProbeReport, Promise, Purpose, ReachReport, Received, RequestId,
+    Address, AheadStep, Appended, CallKind, CallMe, CollectiveId, CopiesKnown, Descriptor, EdgeFault,
+    EdgeName, Examine, FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Loan,
+    Name, Nothing, OpFault, OpId, PeerId, ProbeReport, Promise, Purpose, ReachReport, Received, RequestId,
     ResumeOffer, Return, Revision, RunId, SourceFailure, StandBy, StateEntry, SyncId, SyncReport,
     SyncStrategy, VoteRef, limits,
 };
@@ -65,7 +65,7 @@ packets! {
         /// First packet of a connection: this process stands by for the master.
         StandBy(StandBy) = 42,
         /// What of its feed a standby has.
-        Fed(Fed) = 43,
+        Appended(Appended) = 43,
         /// Which list of complete copies this peer knows.
         CopiesKnown(CopiesKnown) = 44,
         /// Answer to a claim.
@@ -81,7 +81,7 @@ impl C2m {
             Self::Return(_)
                 | Self::Received(_)
                 | Self::StandBy(_)
-                | Self::Fed(_)
+                | Self::Appended(_)
                 | Self::CopiesKnown(_)
                 | Self::Promise(_)
         )
@@ -127,7 +127,7 @@ wire_struct! {
         pub run: RunId,
         /// Its identity there.
         pub peer: PeerId,
-        /// In a run with a key, what only that peer was told beside the master ([`Keys::door`](crate::Keys)).
+        /// In a run with a key, what only that peer was told beside the master ([`Keys::service_key`](crate::Keys)).
         pub proof: Option<SecretKey>,
     }
 }

@@ -65,7 +65,7 @@ id!(
     Term(u64), "{}"
 );
 id!(
-    /// Identity of one copy of what a master knows: that of the acting master, or of one that stands by. Random.
+    /// Identity of one copy of what a master knows: that of the leader, or of one that stands by. Random.
     CopyId(u64), "{:016x}"
 );
 id!(

@@ -17,11 +17,11 @@ pub const MAX_STANDBYS: usize = 8;
 /// Most copies of one standby whose promises it gives back.
 pub const MAX_CLAIMS: usize = 8;
 /// Bytes of a journal in one packet of a feed.
-pub const FEED_BYTES: usize = 1 << 20;
-/// After this time without a word a standby and the peers of a run with standbys take the acting master for lost, in
+pub const APPEND_BYTES: usize = 1 << 20;
+/// After this time without a word a standby and the peers of a run with standbys take the leader for lost, in
 /// milliseconds.
 pub const STANDBY_SILENCE_MS: u64 = 3_000;
-/// When a standby has heard no acting master for this long, it says what to start, and then again each time, in
+/// When a standby has heard no leader for this long, it says what to start, and then again each time, in
 /// milliseconds.
 pub const STANDBY_ADVICE_MS: u64 = 30_000;
 /// For how long peers are waited for when another master goes on, at least, in milliseconds: some of them look at
@@ -183,7 +183,7 @@ const _: () = assert!(MAX_RATES * 16 + MAX_PEERS * (16 + 4 + MAX_NAME_BYTES) + 2
 // So must the question whom a peer reaches of all others, and the longest answer.
 const _: () = assert!(MAX_PEERS * (16 + MAX_HOST_BYTES + MAX_ADDRESSES_BYTES + 16) + 64 < MAX_PACKET_BYTES);
 const _: () = assert!(2 * MAX_PEERS * (16 + MAX_TEXT_BYTES + 16) + 64 < MAX_PACKET_BYTES);
-const _: () = assert!(FEED_BYTES < MAX_PACKET_BYTES);
+const _: () = assert!(APPEND_BYTES < MAX_PACKET_BYTES);
 // A client that reads slowly is not dropped for one large packet behind another.
 const _: () = assert!(MAX_CLIENT_QUEUE_BYTES >= 2 * MAX_PACKET_BYTES);
 // The longest list of a group that is formed fits, and a beat of somebody who waits.

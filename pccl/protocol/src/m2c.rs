@@ -1,7 +1,7 @@
 //! Packets from the master to a peer.
 
 use crate::{
-    Algorithm, Call, Claim, Copies, Examined, Feed, FormFailed, GroupEpoch, GroupFormed, GroupPlan, Keys,
+    Algorithm, Append, Call, Claim, Copies, Examined, FormFailed, GroupEpoch, GroupFormed, GroupPlan, Keys,
     KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, ReachPlan, Received,
     RequestId, Returned, RunId, StandsBy, Status, SyncOutcome, SyncPlan, Text, Tickets, Verdict, WireMode,
     WorldSizes,
@@ -64,7 +64,7 @@ packets! {
         /// What a newcomer can fetch ahead, and from which members: all tensors of what its group committed last. A
         /// newer one replaces it.
         StateAhead(SyncPlan) = 26,
-        /// What opens the doors of a run with a key.
+        /// The secrets for tickets in a run with a key.
         Keys(Keys) = 27,
         /// What this peer needs to connect to others, in a run with a key.
         Tickets(Tickets) = 28,
@@ -77,7 +77,7 @@ packets! {
         /// How many packets of the peer have come.
         Received(Received) = 41,
         /// Bytes of the journal, for a standby.
-        Feed(Feed) = 42,
+        Append(Append) = 42,
         /// Which copies of what the master knows are complete.
         Copies(Copies) = 43,
         /// This master stands by, and does not act.
@@ -94,7 +94,7 @@ impl M2c {
             self,
             Self::Returned(_)
                 | Self::Received(_)
-                | Self::Feed(_)
+                | Self::Append(_)
                 | Self::Copies(_)
                 | Self::StandsBy(_)
                 | Self::Claim(_)

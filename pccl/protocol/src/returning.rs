@@ -15,7 +15,7 @@ wire_struct! {
         pub run: RunId,
         /// Its identity.
         pub peer: PeerId,
-        /// In a run with a key, what only that peer was told beside the master ([`Keys::door`](crate::Keys)).
+        /// In a run with a key, what only that peer was told beside the master ([`Keys::service_key`](crate::Keys)).
         pub proof: Option<SecretKey>,
         /// Numbered packets of the master that have come.
         pub received: u64,

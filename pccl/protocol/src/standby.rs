@@ -1,6 +1,6 @@
 //! Masters that stand by for the one that acts, and what a peer has promised to whom.
 //!
-//! Each copy of what a master knows has an identity. The acting master tells its peers which copies are complete, and a
+//! Each copy of what a master knows has an identity. The leader tells its peers which copies are complete, and a
 //! peer helps only one of those to take over, by a promise. Who has the promises of more than half of the members acts
 //! in the term that they were given for.
 
@@ -25,26 +25,26 @@ wire_struct! {
     }
 }
 
-/// Bytes of a journal: of what a feed begins with, or of what happened since. At most [`limits::FEED_BYTES`].
+/// Bytes of a journal: of what a feed begins with, or of what happened since. At most [`limits::APPEND_BYTES`].
 #[derive(Clone, PartialEq, Eq)]
-pub struct Feed(pub Vec<u8>);
+pub struct Append(pub Vec<u8>);
 
-impl fmt::Debug for Feed {
+impl fmt::Debug for Append {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Feed({} bytes)", self.0.len())
+        write!(f, "Append({} bytes)", self.0.len())
     }
 }
 
-impl Encode for Feed {
+impl Encode for Append {
     fn encode(&self, out: &mut Vec<u8>) {
         (self.0.len() as u32).encode(out);
         out.extend_from_slice(&self.0);
     }
 }
 
-impl Decode for Feed {
+impl Decode for Append {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        let bytes = reader.length(limits::FEED_BYTES, "feed")?;
+        let bytes = reader.length(limits::APPEND_BYTES, "feed")?;
         Ok(Self(reader.take(bytes, "feed")?.to_vec()))
     }
 }
@@ -52,7 +52,7 @@ impl Decode for Feed {
 wire_struct! {
     /// What of its feed a standby has.
     #[derive(Copy)]
-    pub struct Fed {
+    pub struct Appended {
         /// All turns of the master up to this one.
         pub turn: u64,
     }
@@ -79,7 +79,7 @@ wire_struct! {
     /// Which copies are complete. Of two lists the one with the larger term is newer, then the one with the larger
     /// number.
     pub struct Copies {
-        /// The term of the acting master.
+        /// The term of the leader.
         pub term: Term,
         /// Counts the lists of a term.
         pub number: u64,
@@ -117,7 +117,7 @@ wire_struct! {
 wire_struct! {
     /// Answer of a master that stands by. One that acts and steps down says it as its last word.
     pub struct StandsBy {
-        /// Where the acting master is, as far as it knows: host and port as text.
+        /// Where the leader is, as far as it knows: host and port as text.
         pub acting: Option<Text>,
         /// The connection is kept: the master may take over. Otherwise it ends.
         pub keeps: bool,
@@ -202,7 +202,7 @@ impl Allegiance {
         !self.promises.is_empty()
     }
 
-    /// The acting master has told which copies are complete. `None`: the list is an old one.
+    /// The leader has told which copies are complete. `None`: the list is an old one.
     pub fn told(&mut self, copies: &Copies) -> Option<CopiesKnown> {
         if !self.may_obey(copies.term, copies.acting) {
             return None;

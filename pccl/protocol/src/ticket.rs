@@ -106,13 +106,14 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// What opens the doors of a run with a key: in front of the answer to the registration, and when the keys change.
+    /// The secrets for tickets in a run with a key. They come in front of the answer to the registration, and when the
+    /// keys change.
     pub struct Keys {
         /// How long the master has been running, in milliseconds.
         pub now_ms: u64,
         /// By what the receiver knows tickets that were made for connections to it, and proves later who it was. Only
         /// the master and the receiver have it.
-        pub door: SecretKey,
+        pub service_key: SecretKey,
         /// The run keys that are accepted, first the one that is used; empty for a newcomer, which has one of them.
         pub run: Vec<SecretKey>,
     }

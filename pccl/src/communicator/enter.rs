@@ -49,7 +49,7 @@ impl Communicator {
             *self.world.lock() = known;
         }
         if let Some(identity) = shared.told.identity() {
-            let proof = shared.told.wallet.door().map(|door| door.secret().clone());
+            let proof = shared.told.wallet.service_key().map(|key| key.secret().clone());
             *self.previous.lock() = Some(PreviousIdentity { run: identity.run, peer: identity.peer, proof });
         }
         Ok(entered)

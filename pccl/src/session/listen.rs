@@ -72,9 +72,9 @@ fn what_for(role: Role) -> &'static str {
 
 /// Starts to accept, once this peer knows who it is: whoever comes before waits in the kernel.
 pub(crate) fn spawn(listeners: Vec<(Role, Listener)>, shared: &Arc<Shared>) -> Result<Acceptor, Error> {
-    let lock = match (&shared.config.run_keys, shared.told.wallet.door()) {
+    let lock = match (&shared.config.run_keys, shared.told.wallet.service_key()) {
         (None, _) => None,
-        (Some(keys), Some(door)) => Some(Lock::of_peer(keys.clone(), door.clone())),
+        (Some(keys), Some(service_key)) => Some(Lock::of_peer(keys.clone(), service_key.clone())),
         (Some(_), None) => {
             return Err(Error::System("the master has not said by what tickets are known".to_owned().into()));
         }
@@ -125,7 +125,7 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming, lines: &mut Lines<Instant>) 
         log::log!(level, "refusing connection from {remote}, of peer {from} for {role:?}: {why}{more}");
         return incoming.refuse(Refusal::WrongTicket);
     }
-    let place = shared.summons.place_of(&preamble);
+    let place = shared.dial_backs.place_of(&preamble);
     if matches!(preamble.role, Role::StateBack | Role::ProbeBack) && place.is_none() {
         log::debug!(
             "refusing connection from {remote}: nobody has asked peer {} to dial",

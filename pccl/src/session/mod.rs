@@ -26,11 +26,11 @@ use crate::{
     collective::{links::Links, op::Op, operations::Operations, table::OpTable},
     config::Config,
     control::{Callbacks, Control},
+    dial_back::DialBacks,
     error::End,
     flight,
     relay::Relay,
     state::syncs::Syncs,
-    summons::Summons,
     threads::spawn,
     world::{Identity, Told},
 };
@@ -74,7 +74,7 @@ pub(crate) struct Shared {
     probes: probe::ProbeDesk,
     called: called::CallDesk,
     /// Connections that others are to make.
-    summons: Arc<Summons>,
+    dial_backs: Arc<DialBacks>,
     conductor: Sender<conductor::Event>,
     bell: beat::Bell,
 }
@@ -93,8 +93,8 @@ impl Shared {
                 links: Links::default(),
                 backups: BackupPool::default(),
             });
-            let summons = Arc::new(Summons::default());
-            let with = (control.clone(), told.clone(), summons.clone());
+            let dial_backs = Arc::new(DialBacks::default());
+            let with = (control.clone(), told.clone(), dial_backs.clone());
             let syncs = Syncs::new(config.clone(), with, table, flight.clone());
             Self {
                 config,
@@ -107,7 +107,7 @@ impl Shared {
                 status: status::StatusDesk::default(),
                 probes: probe::ProbeDesk::default(),
                 called: called::CallDesk::default(),
-                summons,
+                dial_backs,
                 conductor,
                 bell: beat::Bell::default(),
             }

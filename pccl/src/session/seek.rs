@@ -178,7 +178,7 @@ fn attempt(
     let Some(received) = shared.control.can_go_on() else {
         return Err(Failure::ForGood("more was sent than is kept for another connection".into()));
     };
-    let proof = shared.told.wallet.door().map(|door| door.secret().clone());
+    let proof = shared.told.wallet.service_key().map(|service_key| service_key.secret().clone());
     let term = shared.told.allegiance.lock().term();
     let asked = C2m::Return(Return { run: me.run, peer: me.peer, proof, received, term });
     let mut visit =

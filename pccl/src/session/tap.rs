@@ -57,7 +57,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
         M2c::ProbePlan(plan) => {
             if let Some(me) = shared.told.identity() {
                 let from = (&*shared.config, &*shared.told);
-                shared.probes.measure(&shared.control, &shared.summons, from, me, plan);
+                shared.probes.measure(&shared.control, &shared.dial_backs, from, me, plan);
             }
         }
         M2c::Call(call) => called::answer(&shared, call),
@@ -104,7 +104,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
             }
         }
         // Of a master that acts nobody hears these.
-        M2c::Claim(_) | M2c::Feed(_) => {}
+        M2c::Claim(_) | M2c::Append(_) => {}
         M2c::StandsBy(answer) if shared.told.identity().is_none() => return Tap::Keep(M2c::StandsBy(answer)),
         M2c::StandsBy(answer) => log::info!("{}", answer.text),
         M2c::Returned(_) => return Tap::Close("the answer to a return that was not asked for".into()),

@@ -12,7 +12,7 @@ use super::{
     team::{Board, Fault, Over, Start},
     time_base,
 };
-use crate::{relay, summons, threads::spawn, world::Identity};
+use crate::{dial_back, relay, threads::spawn, world::Identity};
 use parking_lot::MutexGuard;
 use pccl_hash::tree::MEBIBYTE;
 use pccl_protocol::{C2m, CallMe, P2p, StateAnswer, StatePart, StateRequest, TicketRole, limits};
@@ -201,17 +201,17 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
             index: start.index,
             count: start.index + 1,
         };
-        let summoned = shared.summons.ask(wish, |wish| shared.send(&C2m::CallMe(wish)));
+        let dialed_back = shared.dial_backs.ask(wish, |wish| shared.send(&C2m::CallMe(wish)));
         if let Some(relay) = shared.relay().filter(|_| source.relayed) {
             let what = relay::Purpose { role: Role::StateBack, generation: 0, index: start.index };
             relay.expect(source.peer, what);
         }
         let arrived = crossbeam_channel::select! {
-            recv(summoned.arrivals()) -> arrived => arrived.ok(),
+            recv(dialed_back.arrivals()) -> arrived => arrived.ok(),
             recv(watch.gone()) -> _ => return Err(Fault::unreached("the run has lost it")),
             default(deadline.saturating_duration_since(Instant::now())) => None,
         };
-        arrived.map(|(_, _, conn)| conn).ok_or_else(|| Fault::unreached(summons::NOT_DIALED_BACK))
+        arrived.map(|(_, _, conn)| conn).ok_or_else(|| Fault::unreached(dial_back::NOT_DIALED_BACK))
     }
 
     fn run(&mut self) -> Result<(), Fault> {

@@ -6,8 +6,8 @@ use crate::{
     collective::table::OpTable,
     config::Config,
     control::Control,
+    dial_back::DialBacks,
     relay::Relay,
-    summons::Summons,
     tickets::Wallet,
     ways::Ways,
     world::{Identity, Told},
@@ -35,7 +35,7 @@ pub(crate) struct Syncs {
     pub(crate) upload: Upload,
     pub(crate) source: SourceWatch,
     /// Connections that sources are to make.
-    pub(super) summons: Arc<Summons>,
+    pub(super) dial_backs: Arc<DialBacks>,
     /// Bytes that this peer has fetched ahead.
     pub(crate) fetched_ahead: AtomicU64,
     /// While this peer waits to be let in.
@@ -53,7 +53,7 @@ impl Syncs {
     /// Of a session that begins.
     pub(crate) fn new(
         config: Arc<Config>,
-        (control, told, summons): (Arc<Control>, Arc<Told>, Arc<Summons>),
+        (control, told, dial_backs): (Arc<Control>, Arc<Told>, Arc<DialBacks>),
         table: Arc<OpTable>,
         flight: Arc<Recorder>,
     ) -> Self {
@@ -69,7 +69,7 @@ impl Syncs {
             server,
             upload,
             source,
-            summons,
+            dial_backs,
             fetched_ahead,
             ahead,
             underway,

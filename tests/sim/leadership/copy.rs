@@ -1,4 +1,4 @@
-//! A copy of what an acting master knows: that of a standby, or what the master itself has written.
+//! A copy of what a leader knows: that of a standby, or what the master itself has written.
 
 use super::world::{Log, News};
 use pccl_master::leadership::{Leader, Past, VoterSets};

@@ -16,7 +16,7 @@ impl World {
             return;
         }
         let feed = match &self.nodes[at].role {
-            Role::Leader(lead) => lead.feeds.keys().next().copied(),
+            Role::Leader(lead) => lead.followers.keys().next().copied(),
             Role::Standing(wait) => wait.feed.as_ref().map(|feed| feed.0),
             Role::Dead => None,
         };

@@ -30,7 +30,7 @@ pub(super) struct Lead {
     log: Log,
     members: BTreeSet<PeerId>,
     peers: BTreeMap<u64, PeerId>,
-    pub(super) feeds: BTreeMap<u64, CopyId>,
+    pub(super) followers: BTreeMap<u64, CopyId>,
     /// What it has written.
     journal: Copy,
     /// What waits until a turn may be known: connection, turn, message.
@@ -46,7 +46,7 @@ pub(super) struct Wait {
     pub(super) following: Option<Copy>,
     /// One that may be on the list in its place.
     pub(super) other: Option<Copy>,
-    /// The connection to the acting master, and the copy that is being made or is complete.
+    /// The connection to the leader, and the copy that is being made or is complete.
     pub(super) feed: Option<(u64, CopyId, Option<Copy>)>,
     pub(super) is_heard: bool,
     pub(super) candidacy: Option<Candidacy>,
@@ -141,7 +141,7 @@ impl Lead {
             log,
             members,
             peers: BTreeMap::new(),
-            feeds: BTreeMap::new(),
+            followers: BTreeMap::new(),
             held: Vec::new(),
             news: Vec::new(),
             changed: false,
@@ -168,7 +168,7 @@ impl Lead {
             for news in &news {
                 self.journal.learn(news.clone());
             }
-            out.extend(self.feeds.keys().map(|conn| (*conn, Message::Feed(news.clone()))));
+            out.extend(self.followers.keys().map(|conn| (*conn, Message::Append(news.clone()))));
         }
         if let Some(copies) = copies {
             out.extend(self.peers.keys().map(|conn| (*conn, Message::Copies(copies.clone()))));
@@ -261,13 +261,13 @@ impl World {
                 if lead.leader.join(standby, lead.members.clone()).is_err() {
                     return self.close(conn, end);
                 }
-                lead.feeds.insert(conn, copy);
+                lead.followers.insert(conn, copy);
                 let (log, members, barred) = (lead.log.clone(), lead.members.clone(), lead.barred.clone());
                 let opening = Copy { copy, log, members, barred, past: lead.leader.past() };
                 return self.send(conn, end, Message::Opening(opening));
             }
-            Message::Fed(turn) => {
-                if let Some(copy) = lead.feeds.get(&conn) {
+            Message::Appended(turn) => {
+                if let Some(copy) = lead.followers.get(&conn) {
                     lead.changed |= lead.leader.has(*copy, turn).expect("a turn that has been");
                 }
             }
@@ -281,7 +281,7 @@ impl World {
             }
             Message::Return { peer, term, received } => self.take_back(at, conn, (peer, (term, received))),
             Message::Promise { .. } => {}
-            other => panic!("the acting master {at} gets {other:?} ({fault:?})"),
+            other => panic!("the leader {at} gets {other:?} ({fault:?})"),
         }
         self.end_turn(at);
     }
@@ -338,9 +338,9 @@ impl World {
                 wait.intent = None;
                 debug_assert_eq!(*copy, opening.copy);
                 *coming = Some(opening);
-                self.send(conn, end, Message::Fed(turn));
+                self.send(conn, end, Message::Appended(turn));
             }
-            Message::Feed(news) => self.learn(at, conn, news),
+            Message::Append(news) => self.learn(at, conn, news),
             Message::Known(_) => {}
             other => panic!("the standby {at} gets {other:?} ({fault:?})"),
         }
@@ -376,7 +376,7 @@ impl World {
         for guest in away {
             self.turn_away(at, guest);
         }
-        self.send(conn, End::Node(at), Message::Fed(turn));
+        self.send(conn, End::Node(at), Message::Appended(turn));
     }
 
     pub(super) fn tell_given_back(&mut self, at: usize, conn: u64) {
@@ -463,7 +463,7 @@ impl World {
             Role::Leader(lead) => {
                 lead.peers.remove(&conn);
                 lead.held.retain(|(held, ..)| *held != conn);
-                if let Some(copy) = lead.feeds.remove(&conn) {
+                if let Some(copy) = lead.followers.remove(&conn) {
                     lead.changed |= lead.leader.lose(copy);
                     if fault == Fault::ShortList {
                         let list = lead.leader.copies();

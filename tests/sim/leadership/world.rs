@@ -85,8 +85,8 @@ pub(super) enum Message {
         age: (Term, u64),
     },
     Opening(Copy),
-    Feed(Vec<News>),
-    Fed(u64),
+    Append(Vec<News>),
+    Appended(u64),
     Return {
         peer: PeerId,
         term: Term,

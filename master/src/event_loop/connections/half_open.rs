@@ -87,7 +87,7 @@ mod tests {
 
     const RUN: RunId = RunId(77);
 
-    /// Feeds bytes as far as they are wanted, and says what the last of them led to.
+    /// Followers bytes as far as they are wanted, and says what the last of them led to.
     fn feed(half_open: &mut HalfOpen, bytes: &[u8]) -> Judgement {
         let mut judgement = Judgement::Incomplete;
         let mut rest = bytes;

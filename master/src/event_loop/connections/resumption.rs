@@ -97,7 +97,7 @@ impl EventLoop {
     /// A packet of somebody who stands by.
     fn take_of_standby(&mut self, key: u64, packet: &C2m) -> Progress {
         match packet {
-            C2m::Fed(fed) if self.take_fed(key, *fed) => Progress::More,
+            C2m::Appended(appended) if self.take_appended(key, *appended) => Progress::More,
             other => {
                 self.lose_standby(key, &format!("{} has no place here", other.name()));
                 self.remove(key);
@@ -113,7 +113,7 @@ impl EventLoop {
         if asked.term > term && self.replication.is_some() && self.is_of_member(&asked) {
             let text =
                 format!("a peer knows a master of term {}, this one was that of term {term}", asked.term);
-            self.ends_with = Some(LoopEnd::Deposed(text));
+            self.ends_with = Some(LoopEnd::Superseded(text));
             return;
         }
         if let Some(why) = self.outdated(&asked) {
@@ -163,7 +163,7 @@ impl EventLoop {
             self.tell_ahead(key, frame(&copies));
         }
         if let Some(replication) = &mut self.replication {
-            replication.feeds.dropped.insert(key, (peer, reason));
+            replication.followers.dropped.insert(key, (peer, reason));
         }
     }
 

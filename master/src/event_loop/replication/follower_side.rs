@@ -1,4 +1,4 @@
-//! A thread that looks for the acting master and listens to it: what it says makes a copy of all that it knows.
+//! A thread that looks for the leader and listens to it: what it says makes a copy of all that it knows.
 
 use crate::event_loop::replication::forced_failover::Intent;
 use crate::event_loop::replication::replay::Recalled;
@@ -6,7 +6,7 @@ use crate::journal::{Entry, FORMAT, Opening, TakeError, take};
 use mio::Waker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pccl_protocol::{
-    C2m, CopyId, Fed, Host, KickCode, M2c, RunId, RunKnown, StandBy, Standby, StandsBy, Term, limits,
+    Appended, C2m, CopyId, Host, KickCode, M2c, RunId, RunKnown, StandBy, Standby, StandsBy, Term, limits,
 };
 use std::{
     io,
@@ -26,7 +26,7 @@ use tinysockets::{
 const REACH: Duration = Duration::from_secs(3);
 /// Shortest and longest pause between two rounds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// After this time without a word the acting master counts as lost.
+/// After this time without a word the leader counts as lost.
 const SILENCE: Duration = Duration::from_millis(limits::STANDBY_SILENCE_MS);
 
 /// Where to look, and how others reach this process.
@@ -42,14 +42,14 @@ pub(crate) struct Search {
     pub(crate) port: u16,
 }
 
-/// A copy of what the acting master knows.
+/// A copy of what the leader knows.
 pub(crate) struct Following {
     pub(crate) copy: CopyId,
     pub(crate) recalled: Box<Recalled>,
 }
 
 impl Following {
-    /// A copy that the acting master itself had.
+    /// A copy that the leader itself had.
     pub(crate) fn of(recalled: Box<Recalled>) -> Self {
         Self { copy: recalled.past.copies.acting, recalled }
     }
@@ -76,7 +76,7 @@ pub(crate) struct Heard {
     /// The last round that found nobody who acts, and what was found in it.
     pub(crate) looked: u64,
     pub(crate) views: Vec<(HostPort, View)>,
-    /// Since when no acting master is heard.
+    /// Since when no leader is heard.
     pub(crate) unheard_since: Option<Instant>,
     /// The run was ended in order.
     pub(crate) has_ended: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Heard {
     pub(crate) following: Option<Following>,
     /// Another copy, of which it is not known whether it became complete: what says so may have been lost.
     pub(crate) other: Option<Following>,
-    /// The acting master, while it is heard.
+    /// The leader, while it is heard.
     pub(crate) master: Option<HostPort>,
     /// Why it is not heard.
     pub(crate) why: String,
@@ -150,14 +150,14 @@ struct Desk {
 }
 
 /// See the module's documentation. The thread ends with this value.
-pub(crate) struct Feeder {
+pub(crate) struct FollowerThread {
     desk: Arc<Desk>,
 }
 
-impl Feeder {
+impl FollowerThread {
     /// Begins to look; with a copy, if there is one already.
     pub(crate) fn start(search: Search, following: Option<Following>, waker: Arc<Waker>) -> io::Result<Self> {
-        let why = "no acting master was found yet".to_owned();
+        let why = "no leader was found yet".to_owned();
         let heard = Heard { following, why, unheard_since: Some(Instant::now()), ..Heard::default() };
         let desk =
             Arc::new(Desk { heard: Mutex::new(heard), changed: Condvar::new(), process: draw_copy()? });
@@ -182,7 +182,7 @@ impl Feeder {
     }
 }
 
-impl Drop for Feeder {
+impl Drop for FollowerThread {
     fn drop(&mut self) {
         let mut heard = self.heard();
         heard.is_over = true;
@@ -255,7 +255,7 @@ impl Listener {
         (heard.begun, places)
     }
 
-    /// Where an acting master may be: where one was said to be, where those are that know the run, and where the user
+    /// Where a leader may be: where one was said to be, where those are that know the run, and where the user
     /// says.
     fn places(&self, hint: Option<HostPort>) -> Vec<HostPort> {
         let heard = self.desk.heard.lock();
@@ -279,9 +279,9 @@ impl Listener {
         heard.breaker = None;
         heard.unheard_since.get_or_insert_with(Instant::now);
         if heard.master.take().is_some() {
-            log::warn!("the acting master at {place} is not heard any more: {why}");
+            log::warn!("the leader at {place} is not heard any more: {why}");
         } else {
-            log::debug!("no acting master at {place}: {why}");
+            log::debug!("no leader at {place}: {why}");
         }
         heard.why = format!("the master at {place} is not heard: {why}");
         drop(heard);
@@ -323,7 +323,7 @@ impl Listener {
         let place = lesson.place;
         loop {
             match receive(stream)? {
-                M2c::Feed(piece) => {
+                M2c::Append(piece) => {
                     lesson.acts = true;
                     lesson.feed.extend_from_slice(&piece.0);
                 }
@@ -349,7 +349,7 @@ impl Listener {
             let confirmed = lesson.turn.map_or(Ok(()), |turn| {
                 *heard_one = true;
                 // What has come is kept, whatever becomes of this connection.
-                send(stream, &C2m::Fed(Fed { turn }))
+                send(stream, &C2m::Appended(Appended { turn }))
             });
             self.live_through(lesson, entries)?;
             confirmed?;

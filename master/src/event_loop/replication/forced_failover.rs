@@ -39,10 +39,10 @@ pub(crate) struct Intent {
 
 impl Standing {
     fn intend(&mut self, is_forced: bool) {
-        let mut heard = self.feeder.heard();
+        let mut heard = self.follower.heard();
         heard.intent = Some(Intent { begun: heard.begun, since: Instant::now(), is_forced });
         drop(heard);
-        self.feeder.look_now();
+        self.follower.look_now();
     }
 
     /// What was found at all places but this one.
@@ -143,7 +143,7 @@ impl Standing {
             ),
         };
         let seconds = since.elapsed().as_secs();
-        Some(format!("no acting master for {seconds} s ({}): {what}", found.join("; ")))
+        Some(format!("no leader for {seconds} s ({}): {what}", found.join("; ")))
     }
 }
 
@@ -160,7 +160,7 @@ impl EventLoop {
     /// An operator wants this master to act. `Err`: at once, why it does not.
     pub(crate) fn force(&mut self) -> Result<(), String> {
         let Some(standing) = &mut self.standing else { return Err("this master acts already".into()) };
-        if let Some(place) = &standing.feeder.heard().master {
+        if let Some(place) = &standing.follower.heard().master {
             return Err(format!("the master at {place} acts"));
         }
         standing.intend(true);
@@ -186,7 +186,7 @@ impl EventLoop {
     pub(crate) fn act_without_promises(&mut self) -> bool {
         let Some(standing) = &mut self.standing else { return false };
         let now = Instant::now();
-        let mut heard = standing.feeder.heard();
+        let mut heard = standing.follower.heard();
         let Some(intent) = heard.intent else {
             let begins = standing.is_to_begin(&heard, now);
             drop(heard);
@@ -227,7 +227,7 @@ impl EventLoop {
 
     fn give_up_intent(&mut self, intent: Intent, text: String) {
         if let Some(standing) = &mut self.standing {
-            standing.feeder.heard().intent = None;
+            standing.follower.heard().intent = None;
         }
         if intent.is_forced {
             log::warn!("an operator wants this master to act, and it does not: {text}");
@@ -237,7 +237,7 @@ impl EventLoop {
 
     fn carry_through(&mut self, intent: Intent, unreached: &[String]) {
         let Some(standing) = &mut self.standing else { return };
-        let knows = standing.feeder.heard().knows();
+        let knows = standing.follower.heard().knows();
         let unreached = match unreached {
             [] => String::new(),
             some => {
@@ -254,7 +254,7 @@ impl EventLoop {
         let missing: Vec<String> =
             standing.missing().into_iter().flatten().map(|peer| peer.to_string()).collect();
         let term = Term(standing.newest_term().max(knows.term).0 + TERMS);
-        let mut copy = standing.feeder.heard().take_newest();
+        let mut copy = standing.follower.heard().take_newest();
         // A member that has had more packets than this copy knows of knows what is lost now.
         copy.iter_mut().for_each(Following::forbid_more);
         debug_assert!(intent.is_forced);
@@ -288,7 +288,7 @@ impl EventLoop {
         if standing.next_advice.is_some_and(|next| now < next) {
             return;
         }
-        let advice = standing.advice(&standing.feeder.heard());
+        let advice = standing.advice(&standing.follower.heard());
         if let Some(advice) = advice {
             log::warn!("{advice}");
             standing.next_advice = Some(now + ADVICE);

@@ -1,9 +1,9 @@
-//! The loop and its journal: it writes what happens before anything leaves that follows from it, feeds those who stand
-//! by with the same, and goes on where the master has been that it takes the place of.
+//! The journal of the loop: each event is written, and on its way to the standbys, before anything leaves that follows
+//! from it; a master that starts again recovers from it.
 
 use crate::event_loop::EventLoop;
 use crate::event_loop::connections::conn::{Conn, Phase};
-use crate::event_loop::replication::leader_side::Feeds;
+use crate::event_loop::replication::leader_side::Followers;
 use crate::{
     journal::{Chapter, Client, Entry, Journal, Open},
     leadership::Leader,
@@ -27,7 +27,7 @@ pub(crate) struct Replication {
     origin: Origin,
     open: Open,
     pub(crate) leader: Leader,
-    pub(crate) feeds: Feeds,
+    pub(crate) followers: Followers,
     /// Something has happened in this turn.
     has_news: bool,
     /// Clients that a journal knew and that have not come back: they say whether it held everything.
@@ -36,8 +36,8 @@ pub(crate) struct Replication {
 
 impl Replication {
     pub(crate) fn new(journal: Option<Journal>, origin: Origin, open: Open, leader: Leader) -> Self {
-        let feeds = Feeds::default();
-        Self { journal, origin, open, leader, feeds, has_news: false, recalled: BTreeSet::new() }
+        let followers = Followers::default();
+        Self { journal, origin, open, leader, followers, has_news: false, recalled: BTreeSet::new() }
     }
 
     /// The state wants something of others.
@@ -50,7 +50,7 @@ impl Replication {
         if let Some(journal) = &mut self.journal {
             journal.record(entry);
         }
-        self.feeds.record(entry);
+        self.followers.record(entry);
     }
 
     /// The journal does not hold everything: it is out of the way of the next start. What there is to say about it.
@@ -107,7 +107,7 @@ impl EventLoop {
     pub(crate) fn end_turn(&mut self) {
         self.settle();
         let Some(replication) = &mut self.replication else { return };
-        let copies = replication.feeds.take_changed().then(|| replication.leader.copies());
+        let copies = replication.followers.take_changed().then(|| replication.leader.copies());
         if let Some(copies) = &copies {
             replication.record(&Entry::Copies(copies.clone()));
         }
@@ -123,7 +123,7 @@ impl EventLoop {
         if let Some(copies) = copies {
             self.tell_copies(&copies);
         }
-        self.feed_standbys();
+        self.replicate();
     }
 
     /// All that is known is written, and takes the place of what was written before.

@@ -11,9 +11,9 @@ use crate::{
     state::{ClientKey, Input},
 };
 use pccl_protocol::{
-    Copies, CopiesKnown, CopyId, Fed, Feed, Host, KickCode, KickReason, M2c, PeerId, StandBy, Standby,
+    Append, Appended, Copies, CopiesKnown, CopyId, Host, KickCode, KickReason, M2c, PeerId, StandBy, Standby,
     StatusLead, Term, Text,
-    limits::{FEED_BYTES, STANDBY_SILENCE_MS},
+    limits::{APPEND_BYTES, STANDBY_SILENCE_MS},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,22 +31,22 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(STANDBY_SILENCE_MS);
 
 /// A connection of somebody who stands by.
 #[derive(Debug)]
-struct Ear {
+struct Follower {
     standby: Standby,
     heard: Instant,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Feeds {
-    ears: BTreeMap<u64, Ear>,
+pub(crate) struct Followers {
+    connected: BTreeMap<u64, Follower>,
     /// Connections that are to be fed from the end of this turn on.
     joining: BTreeMap<u64, Standby>,
     /// What has happened in this turn.
     news: Vec<u8>,
     /// The list of complete copies is another one.
     changed: bool,
-    last_fed: Option<Instant>,
+    last_sent: Option<Instant>,
     /// Connections for which something is held.
     held: BTreeSet<u64>,
     /// How far what was done has left.
@@ -57,12 +57,12 @@ pub(crate) struct Feeds {
     pub(crate) inquiry: Inquiry,
 }
 
-impl Feeds {
+impl Followers {
     pub(crate) fn record(&mut self, entry: &Entry<'_>) {
-        if !self.ears.is_empty()
+        if !self.connected.is_empty()
             && let Err(error) = put(&mut self.news, entry)
         {
-            log::error!("internal error: those who stand by cannot be fed: {error}");
+            log::error!("internal error: those who stand by cannot get it: {error}");
         }
     }
 
@@ -79,8 +79,10 @@ impl Feeds {
 impl EventLoop {
     /// Whether this is a connection of somebody who stands by.
     pub(crate) fn is_standby(&self, key: u64) -> bool {
-        let feeds = self.replication.as_ref().map(|replication| &replication.feeds);
-        feeds.is_some_and(|feeds| feeds.ears.contains_key(&key) || feeds.joining.contains_key(&key))
+        let followers = self.replication.as_ref().map(|replication| &replication.followers);
+        followers.is_some_and(|followers| {
+            followers.connected.contains_key(&key) || followers.joining.contains_key(&key)
+        })
     }
 
     /// The term in which this master acts.
@@ -121,26 +123,26 @@ impl EventLoop {
         let host = asked.advertised_host.unwrap_or_else(|| Host::new(remote.ip().to_string()));
         let standby = Standby { copy: asked.copy, hosts: host.into(), port: asked.port };
         log::info!("{remote} stands by for this master, with the copy {}", standby.copy);
-        replication.feeds.joining.insert(key, standby);
+        replication.followers.joining.insert(key, standby);
         // The state has nothing to do with it.
         self.take(Input::Disconnected { client, text: "stands by".into() });
     }
 
     /// A packet of somebody who stands by. `false`: it has no place.
-    pub(crate) fn take_fed(&mut self, key: u64, fed: Fed) -> bool {
+    pub(crate) fn take_appended(&mut self, key: u64, appended: Appended) -> bool {
         let Some(replication) = &mut self.replication else { return false };
-        let Some(ear) = replication.feeds.ears.get_mut(&key) else { return false };
-        ear.heard = Instant::now();
-        let copy = ear.standby.copy;
-        match replication.leader.has(copy, fed.turn) {
+        let Some(follower) = replication.followers.connected.get_mut(&key) else { return false };
+        follower.heard = Instant::now();
+        let copy = follower.standby.copy;
+        match replication.leader.has(copy, appended.turn) {
             Ok(becomes_complete) => {
                 if becomes_complete {
                     log::info!(
                         "the copy {copy} of {} is complete",
-                        ear.standby.hosts.listed(ear.standby.port)
+                        follower.standby.hosts.listed(follower.standby.port)
                     );
                 }
-                replication.feeds.changed |= becomes_complete;
+                replication.followers.changed |= becomes_complete;
                 true
             }
             Err(error) => {
@@ -153,13 +155,13 @@ impl EventLoop {
     /// A connection of somebody who stands by has ended.
     pub(crate) fn lose_standby(&mut self, key: u64, why: &str) {
         let Some(replication) = &mut self.replication else { return };
-        replication.feeds.joining.remove(&key);
-        let Some(ear) = replication.feeds.ears.remove(&key) else { return };
-        let Standby { copy, hosts, port } = &ear.standby;
+        replication.followers.joining.remove(&key);
+        let Some(follower) = replication.followers.connected.remove(&key) else { return };
+        let Standby { copy, hosts, port } = &follower.standby;
         log::warn!("{} with the copy {copy} does not stand by any more: {why}", hosts.listed(*port));
-        replication.feeds.changed |= replication.leader.lose(*copy);
-        if replication.feeds.ears.is_empty() {
-            replication.feeds.news.clear();
+        replication.followers.changed |= replication.leader.lose(*copy);
+        if replication.followers.connected.is_empty() {
+            replication.followers.news.clear();
         }
     }
 
@@ -173,13 +175,13 @@ impl EventLoop {
 
     /// Whether this is the connection of one that was dropped, and whose word is wanted.
     pub(crate) fn is_dropped(&self, key: u64) -> bool {
-        self.replication.as_ref().is_some_and(|replication| replication.feeds.dropped.contains_key(&key))
+        self.replication.as_ref().is_some_and(|replication| replication.followers.dropped.contains_key(&key))
     }
 
     /// One that was dropped knows which copies are complete, and is refused now.
     pub(crate) fn take_known_of_dropped(&mut self, key: u64, known: CopiesKnown) {
         let Some(replication) = &mut self.replication else { return };
-        let Some((peer, reason)) = replication.feeds.dropped.remove(&key) else { return };
+        let Some((peer, reason)) = replication.followers.dropped.remove(&key) else { return };
         replication.leader.know(peer, known);
         self.take(Input::Refused { client: ClientKey(key), reason });
     }
@@ -188,7 +190,7 @@ impl EventLoop {
     pub(crate) fn tell_copies(&mut self, copies: &Copies) {
         let list = frame(&M2c::Copies(copies.clone()));
         if let Some(replication) = &mut self.replication {
-            replication.feeds.note_places(copies);
+            replication.followers.note_places(copies);
         }
         let keys: Vec<u64> = self.conns.keys().copied().collect();
         for key in keys {
@@ -212,14 +214,15 @@ impl EventLoop {
     }
 
     /// At the end of a turn: everybody who stands by is told what has happened in it.
-    pub(crate) fn feed_standbys(&mut self) {
+    pub(crate) fn replicate(&mut self) {
         let Some(replication) = &mut self.replication else { return };
         let now = Instant::now();
-        let news = mem::take(&mut replication.feeds.news);
-        let is_due = replication.feeds.last_fed.is_none_or(|last| now.duration_since(last) >= SIGN_OF_LIFE);
-        let keys: Vec<u64> = replication.feeds.ears.keys().copied().collect();
+        let news = mem::take(&mut replication.followers.news);
+        let is_due =
+            replication.followers.last_sent.is_none_or(|last| now.duration_since(last) >= SIGN_OF_LIFE);
+        let keys: Vec<u64> = replication.followers.connected.keys().copied().collect();
         if !keys.is_empty() && (is_due || !news.is_empty()) {
-            replication.feeds.last_fed = Some(now);
+            replication.followers.last_sent = Some(now);
             for key in keys {
                 self.feed(key, &news);
             }
@@ -230,7 +233,7 @@ impl EventLoop {
     /// Those who have come in this turn get all that is known.
     fn open_feeds(&mut self) {
         let Some(replication) = &mut self.replication else { return };
-        for (key, standby) in mem::take(&mut replication.feeds.joining) {
+        for (key, standby) in mem::take(&mut replication.followers.joining) {
             let Some(chapter) = self.chapter() else { return self.close(key) };
             let Some(replication) = &mut self.replication else { return };
             if let Err(text) = replication.leader.join(standby.clone(), self.state.voters()) {
@@ -238,7 +241,7 @@ impl EventLoop {
                 self.close(key);
                 continue;
             }
-            replication.feeds.ears.insert(key, Ear { standby, heard: Instant::now() });
+            replication.followers.connected.insert(key, Follower { standby, heard: Instant::now() });
             let opening = Opening { format: FORMAT.into(), settings: self.state.options().clone(), chapter };
             let mut bytes = Vec::new();
             match put(&mut bytes, &opening) {
@@ -253,11 +256,11 @@ impl EventLoop {
 
     fn feed(&mut self, key: u64, bytes: &[u8]) {
         let Some(conn) = self.conns.get_mut(&key) else { return };
-        let pieces = bytes.chunks(FEED_BYTES);
+        let pieces = bytes.chunks(APPEND_BYTES);
         // No bytes at all are a sign of life.
         let nothing = bytes.is_empty().then_some(&[][..]);
         for piece in pieces.chain(nothing) {
-            conn.queue.push(frame(&M2c::Feed(Feed(piece.to_vec()))));
+            conn.queue.push(frame(&M2c::Append(Append(piece.to_vec()))));
         }
         self.reactor.mark_dirty(key);
         if conn.queue.waiting_bytes() > MAX_BEHIND_BYTES + bytes.len() {
@@ -274,8 +277,8 @@ impl EventLoop {
     pub(crate) fn judge_standbys(&mut self) {
         let Some(replication) = &self.replication else { return };
         let now = Instant::now();
-        let is_silent = |ear: &Ear| now.saturating_duration_since(ear.heard) > SILENCE;
-        let silent = replication.feeds.ears.iter().filter(|(_, ear)| is_silent(ear));
+        let is_silent = |follower: &Follower| now.saturating_duration_since(follower.heard) > SILENCE;
+        let silent = replication.followers.connected.iter().filter(|(_, follower)| is_silent(follower));
         let silent: Vec<u64> = silent.map(|(key, _)| *key).collect();
         for key in silent {
             self.give_up_standby(key, "it is silent");
@@ -285,7 +288,7 @@ impl EventLoop {
     /// This process stood still: the silence of others in that time says nothing.
     pub(crate) fn excuse_standbys(&mut self, late: Duration) {
         if let Some(replication) = &mut self.replication {
-            replication.feeds.ears.values_mut().for_each(|ear| ear.heard += late);
+            replication.followers.connected.values_mut().for_each(|follower| follower.heard += late);
         }
     }
 
@@ -293,8 +296,8 @@ impl EventLoop {
     pub(crate) fn release(&mut self) -> u64 {
         let Some(replication) = &mut self.replication else { return u64::MAX };
         let released = replication.leader.released();
-        if released != mem::replace(&mut replication.feeds.released, released) {
-            for key in mem::take(&mut replication.feeds.held) {
+        if released != mem::replace(&mut replication.followers.released, released) {
+            for key in mem::take(&mut replication.followers.held) {
                 self.reactor.mark_dirty(key);
             }
         }
@@ -304,7 +307,7 @@ impl EventLoop {
     /// Something waits for a connection.
     pub(crate) fn note_held(&mut self, key: u64) {
         if let Some(replication) = &mut self.replication {
-            replication.feeds.held.insert(key);
+            replication.followers.held.insert(key);
         }
     }
 
@@ -315,7 +318,7 @@ impl EventLoop {
         let keys = self
             .replication
             .as_ref()
-            .map(|replication| replication.feeds.ears.keys().copied().collect::<Vec<u64>>());
+            .map(|replication| replication.followers.connected.keys().copied().collect::<Vec<u64>>());
         for key in keys.unwrap_or_default() {
             if let Some(conn) = self.conns.get_mut(&key) {
                 conn.queue.push(frame(&M2c::Kicked(reason.clone())));
@@ -328,9 +331,9 @@ impl EventLoop {
         let copies = self.replication.as_ref().map(|replication| replication.leader.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
         let journal = self.replication.as_ref().and_then(Replication::journal_status);
-        // One that was deposed and does not know it must not say that it leads.
+        // One that was superseded and does not know it must not say that it leads.
         let is_in_doubt =
-            self.replication.as_ref().is_some_and(|replication| replication.feeds.inquiry.is_in_doubt());
+            self.replication.as_ref().is_some_and(|replication| replication.followers.inquiry.is_in_doubt());
         let second = self.is_second_run().map(Text::new);
         let acts = !is_in_doubt && second.is_none();
         StatusLead {

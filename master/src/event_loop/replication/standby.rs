@@ -5,7 +5,7 @@
 use crate::event_loop::EventLoop;
 use crate::event_loop::connections::conn::{Conn, Phase};
 use crate::event_loop::connections::frame::frame;
-use crate::event_loop::replication::follower_side::{Feeder, Following, Search};
+use crate::event_loop::replication::follower_side::{FollowerThread, Following, Search};
 use crate::event_loop::replication::journal_writer::Replication;
 use crate::event_loop::replication::replay::Recalled;
 use crate::{
@@ -43,7 +43,7 @@ struct Guest {
 
 /// See the module's documentation.
 pub(crate) struct Standing {
-    pub(crate) feeder: Feeder,
+    pub(crate) follower: FollowerThread,
     pub(crate) search: Search,
     /// Masters that are about to act without promises, as they have said: before one of them acts, or says that it
     /// does not, this one asks for none.
@@ -51,7 +51,7 @@ pub(crate) struct Standing {
     /// When it is said next that nobody acts.
     pub(crate) next_advice: Option<Instant>,
     guests: BTreeMap<u64, Guest>,
-    /// While the acting master is not heard.
+    /// While the leader is not heard.
     candidacy: Option<Candidacy>,
     /// Since when not enough would come of those that are asked for promises.
     forsaken: Option<Instant>,
@@ -84,7 +84,7 @@ impl Standing {
         waker: Arc<Waker>,
     ) -> io::Result<Self> {
         Ok(Self {
-            feeder: Feeder::start(search.clone(), known, waker)?,
+            follower: FollowerThread::start(search.clone(), known, waker)?,
             search,
             yields_to: BTreeSet::new(),
             next_advice: None,
@@ -195,7 +195,7 @@ impl EventLoop {
 
     fn stands_by(&self, keeps: bool, text: &str) -> M2c {
         let Some(standing) = &self.standing else { return M2c::Warning(Text::new(text)) };
-        let heard = standing.feeder.heard();
+        let heard = standing.follower.heard();
         let acting = heard.master.as_ref().map(|place| Text::new(place.to_string()));
         let (knows, is_about_to) = (heard.knows(), heard.intent.is_some());
         drop(heard);
@@ -205,7 +205,7 @@ impl EventLoop {
             acting,
             keeps,
             gives_back,
-            process: standing.feeder.process(),
+            process: standing.follower.process(),
             knows,
             acts_soon: is_about_to || standing.is_candidate(),
             text: Text::new(text),
@@ -214,7 +214,7 @@ impl EventLoop {
 
     /// Where an operator has to ask, in words.
     pub(crate) fn who_acts(&self) -> String {
-        let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
+        let heard = self.standing.as_ref().map(|standing| standing.follower.heard());
         match heard.as_ref().and_then(|heard| heard.master.as_ref()) {
             Some(place) => format!("this master stands by; the master at {place} acts: ask that one"),
             None => "this master stands by, and the acting one is not heard".to_owned(),
@@ -223,11 +223,11 @@ impl EventLoop {
 
     /// Says who acts, and closes the connection.
     fn send_away(&mut self, key: u64, text: &str) {
-        let heard = self.standing.as_ref().map(|standing| standing.feeder.heard());
+        let heard = self.standing.as_ref().map(|standing| standing.follower.heard());
         let text = match heard.as_ref().map(|heard| (&heard.master, &heard.following)) {
             Some((Some(place), _)) => format!("{text}; the master at {place} acts"),
             Some((None, None)) => format!("{text} and knows no run"),
-            _ => format!("{text}; the acting master is not heard"),
+            _ => format!("{text}; the leader is not heard"),
         };
         drop(heard);
         let answer = self.stands_by(false, &text);
@@ -239,7 +239,7 @@ impl EventLoop {
     /// A peer wants to come back.
     fn take_guest(&mut self, key: u64, asked: Return) {
         let Some(standing) = &mut self.standing else { return };
-        let heard = standing.feeder.heard();
+        let heard = standing.follower.heard();
         let objection = match &heard.following {
             _ if heard.master.is_some() => Some("this master stands by".to_owned()),
             None => Some("this master stands by".to_owned()),
@@ -271,10 +271,10 @@ impl EventLoop {
         }
     }
 
-    /// The acting master is not heard: those who come are counted.
+    /// The leader is not heard: those who come are counted.
     fn begin_bid(&mut self) {
         let Some(standing) = &mut self.standing else { return };
-        let heard = standing.feeder.heard();
+        let heard = standing.follower.heard();
         if let (None, None, Some(following)) = (&standing.candidacy, &heard.master, &heard.following) {
             let mut candidacy = Candidacy::new(following.copy, &following.recalled.past);
             standing.given_back.values().for_each(|term| candidacy.knows(*term));
@@ -285,7 +285,7 @@ impl EventLoop {
     /// To be called in each turn while this master stands by.
     pub(crate) fn stand_turn(&mut self) {
         let Some(standing) = &mut self.standing else { return };
-        let heard = standing.feeder.heard();
+        let heard = standing.follower.heard();
         let is_heard = heard.master.is_some();
         self.run = heard.following.as_ref().map_or(RunId(0), |following| following.recalled.run());
         drop(heard);
@@ -302,7 +302,7 @@ impl EventLoop {
             .and_then(|standing| standing.candidacy.as_ref())
             .and_then(Candidacy::is_won);
         if let Some(term) = won {
-            let copy = self.standing.as_ref().and_then(|standing| standing.feeder.heard().following.take());
+            let copy = self.standing.as_ref().and_then(|standing| standing.follower.heard().following.take());
             self.become_leader(copy, |copy, past| Leader::take_over(term, copy, past));
             return self
                 .answer_operator(Ok(format!("more than half of the members want it: acts in term {term}")));
@@ -327,7 +327,7 @@ impl EventLoop {
         else {
             return;
         };
-        let mut heard = standing.feeder.heard();
+        let mut heard = standing.follower.heard();
         if heard.master.is_some() {
             return;
         }
@@ -359,7 +359,7 @@ impl EventLoop {
         }
         log::warn!("not enough members promise themselves to this standby: their promises are given back");
         standing.give_back();
-        let mut heard = standing.feeder.heard();
+        let mut heard = standing.follower.heard();
         heard.is_frozen = false;
         // They may know another copy as a complete one.
         if heard.other.is_some() {
@@ -373,7 +373,7 @@ impl EventLoop {
         standing.guests.values_mut().for_each(|guest| guest.due = Instant::now());
     }
 
-    /// The acting master is there: everybody is sent to it.
+    /// The leader is there: everybody is sent to it.
     fn end_bid(&mut self, text: &str) {
         let Some(standing) = &mut self.standing else { return };
         standing.give_back();
@@ -388,7 +388,7 @@ impl EventLoop {
     fn tell_guests(&mut self) {
         let Some(standing) = &mut self.standing else { return };
         let now = Instant::now();
-        let why = standing.feeder.heard().why.clone();
+        let why = standing.follower.heard().why.clone();
         let text = standing.text(&why);
         let mut due = Vec::new();
         for (key, guest) in standing.guests.iter_mut().filter(|(_, guest)| guest.due <= now) {
@@ -423,7 +423,7 @@ impl EventLoop {
     /// Why an operator's request has to go to another master, while this one stands by.
     pub(crate) fn elsewhere(&self) -> Option<String> {
         let standing = self.standing.as_ref()?;
-        let heard = standing.feeder.heard();
+        let heard = standing.follower.heard();
         Some(match &heard.master {
             Some(place) => format!(
                 "this master stands by, the one at {place} acts: ask that one, on its machine with --port {}",
@@ -444,7 +444,7 @@ impl EventLoop {
         // Of somebody who knows no run.
         let empty = Status { run: RunId(0), ..self.state.status(request, None) };
         let Some(standing) = &self.standing else { return empty };
-        let heard = standing.feeder.heard();
+        let heard = standing.follower.heard();
         let (mut status, term) = match &heard.following {
             Some(following) => {
                 let recalled = &following.recalled;
@@ -484,8 +484,8 @@ impl EventLoop {
         self.go_on_as(*recalled, leader, journal, keys);
         if let Some(replication) = &mut self.replication {
             // Until enough know the first list of this term, one of these may take over in a newer one.
-            replication.feeds.note_places(&copies);
-            replication.feeds.inquiry.note_listed(self.run, &standing.search);
+            replication.followers.note_places(&copies);
+            replication.followers.inquiry.note_listed(self.run, &standing.search);
         }
         self.go_on();
         for (key, conn, asked) in guests {

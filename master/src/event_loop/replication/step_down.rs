@@ -1,4 +1,4 @@
-//! The acting master goes in order: if others stand by, one of them goes on in its place, as if this one had died.
+//! The leader goes in order: if others stand by, one of them goes on in its place, as if this one had died.
 //!
 //! From the moment at which it tells them it takes nothing in any more, and nothing leaves but what may leave already.
 //! So it is not needed that they agree about the moment, and the one that takes over needs the promises of more than
@@ -67,7 +67,7 @@ impl EventLoop {
         }
         if leader.is_letting_go() {
             // Another one may act. If this one said that the run has ended, that could be wrong.
-            return Departure::HandsOver(replication.feeds.inquiry.places().clone());
+            return Departure::HandsOver(replication.followers.inquiry.places().clone());
         }
         let why = match leader.has_standbys() {
             true => "no standby has a complete copy that more than half of the members know of",

@@ -125,9 +125,9 @@ impl EventLoop {
     /// Looks whether this master still is one, while what it does does not leave.
     pub(crate) fn inquire(&mut self) {
         let Some(replication) = &mut self.replication else { return };
-        let inquiry = &mut replication.feeds.inquiry;
+        let inquiry = &mut replication.followers.inquiry;
         if let Some(text) = inquiry.desk.found.lock().take() {
-            self.ends_with = Some(LoopEnd::Deposed(text));
+            self.ends_with = Some(LoopEnd::Superseded(text));
             return;
         }
         let is_in_doubt = replication.leader.is_letting_go();

@@ -57,7 +57,7 @@ impl MasterState {
                 C2m::Return(_)
                 | C2m::Received(_)
                 | C2m::StandBy(_)
-                | C2m::Fed(_)
+                | C2m::Appended(_)
                 | C2m::CopiesKnown(_)
                 | C2m::Promise(_),
                 _,

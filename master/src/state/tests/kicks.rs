@@ -60,7 +60,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
             port: 1,
             acts_soon: false,
         }),
-        C2m::Fed(Fed { turn: 1 }),
+        C2m::Appended(Appended { turn: 1 }),
         C2m::CopiesKnown(CopiesKnown { term: Term(0), number: 1 }),
         C2m::Promise(Promise { term: Term(1), refused: None }),
     ]

@@ -156,7 +156,7 @@ impl Arb for Padding {
     }
 }
 
-impl Arb for Feed {
+impl Arb for Append {
     fn arb() -> BoxedStrategy<Self> {
         vec(any::<u8>(), 0..40).prop_map(Self).boxed()
     }
@@ -297,7 +297,7 @@ arb_struct! {
     OpFault { kind, peer, generation, text }
     Registered { run, peer, beat_interval_ms, peer_timeout_ms, wire, state_key, relay, comes_back }
     RelayOffer { port, token }
-    Keys { now_ms, door, run }
+    Keys { now_ms, service_key, run }
     Ticket { to, role, epoch, generation, secret }
     Tickets { now_ms, tickets }
     TopologyDone { request, sizes }
@@ -329,7 +329,7 @@ arb_struct! {
     Return { run, peer, proof, received, term }
     Returned { received, term, acting }
     StandBy { run, copy, advertised_host, port, acts_soon }
-    Fed { turn }
+    Appended { turn }
     Standby { copy, hosts, port }
     Copies { term, number, acting, standbys }
     CopiesKnown { term, number }
@@ -448,13 +448,13 @@ arb_union! {
         Register, Beat, VoteTopology, WithdrawVote, VotePending, EdgeReport, Initiate, Complete,
         SyncInitiate, SyncComplete, Leave, StatusRequest, VoteOptimize, ProbeReport, GiveUp,
         RatesRequest, ReachReport, FormGroup, Loan, Ahead, Examine, Return, Received, CallMe,
-        StandBy, Fed, CopiesKnown, Promise
+        StandBy, Appended, CopiesKnown, Promise
     }
     M2c {
         Registered, Kicked, GroupPlan, Sizes, Admitted, TopologyDone, TopologyProgress, PendingAnswer, Stale,
         TooFewPeers, Commence, Outcome, SyncPlan, SyncOutcome, Echo, Goodbye, Status, VoteWithdrawn,
         ProbePlan, OptimizeDone, Rates, ReachPlan, Warning, GroupFormed, FormFailed, StateAhead, Examined,
-        Keys, Tickets, Returned, Received, Call, Feed, Copies, StandsBy, Claim
+        Keys, Tickets, Returned, Received, Call, Append, Copies, StandsBy, Claim
     }
     P2p { StateRequest, StateAnswer }
     Outcome { Done, Aborted }

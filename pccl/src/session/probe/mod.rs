@@ -8,8 +8,8 @@ pub(crate) use visits::Visit;
 use crate::{
     config::Config,
     control::Control,
+    dial_back::DialBacks,
     session::edges,
-    summons::Summons,
     threads::spawn,
     ways::Ways,
     world::{Identity, Told},
@@ -62,7 +62,7 @@ impl ProbeDesk {
     pub(crate) fn measure(
         &self,
         control: &Arc<Control>,
-        summons: &Arc<Summons>,
+        dial_backs: &Arc<DialBacks>,
         (config, told): (&Config, &Told),
         me: Identity,
         plan: ProbePlan,
@@ -90,7 +90,7 @@ impl ProbeDesk {
                     index: 0,
                     count: preamble.connection_count,
                 },
-                summons: summons.clone(),
+                dial_backs: dial_backs.clone(),
                 control: Arc::downgrade(control),
             },
             false => match told.wallet.stamp(preamble) {
@@ -197,7 +197,7 @@ enum Way {
     /// This peer does; with a ticket in a run with a key.
     There { place: Place, ways: Arc<Ways>, preamble: Preamble, ticket: Option<SecretKey> },
     /// The other one does, which cannot be dialed.
-    Back { wish: CallMe, summons: Arc<Summons>, control: Weak<Control> },
+    Back { wish: CallMe, dial_backs: Arc<DialBacks>, control: Weak<Control> },
 }
 
 impl Way {
@@ -210,13 +210,13 @@ impl Way {
                 }
                 Ok(conns)
             }
-            Self::Back { wish, summons, control } => {
-                let summoned = summons.ask(*wish, |wish| {
+            Self::Back { wish, dial_backs, control } => {
+                let dialed_back = dial_backs.ask(*wish, |wish| {
                     if let Some(control) = control.upgrade() {
                         control.send(&C2m::CallMe(wish));
                     }
                 });
-                let conns = summoned.collect(deadline)?;
+                let conns = dialed_back.collect(deadline)?;
                 // As who dials has done with its end.
                 for conn in &conns {
                     tune_data_socket(conn, conn.round_trip());

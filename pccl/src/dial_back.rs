@@ -18,7 +18,7 @@ type Arrival = (u16, u16, Conn);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Summons {
+pub(crate) struct DialBacks {
     open: Mutex<BTreeMap<Name, Sender<Arrival>>>,
 }
 
@@ -26,15 +26,15 @@ fn name_of(peer: PeerId, role: TicketRole, index: u16) -> Name {
     (peer.0, role, if role == TicketRole::StateBack { index } else { 0 })
 }
 
-impl Summons {
+impl DialBacks {
     /// Waits from now on for what is asked for here, and tells the master by `send`.
-    pub(crate) fn ask(&self, wish: CallMe, send: impl FnOnce(CallMe)) -> Summoned<'_> {
+    pub(crate) fn ask(&self, wish: CallMe, send: impl FnOnce(CallMe)) -> DialedBack<'_> {
         let (sender, arrivals) = crossbeam_channel::bounded(usize::from(limits::MAX_POOL_CONNECTIONS));
         let name = name_of(wish.peer, wish.role, wish.index);
         // Whoever waited for the same before has given it up.
         self.open.lock().insert(name, sender.clone());
         send(wish);
-        Summoned { all: self, name, sender, arrivals }
+        DialedBack { all: self, name, sender, arrivals }
     }
 
     /// Where a connection belongs that somebody makes; `None`: nobody waits for it.
@@ -66,14 +66,14 @@ impl Place {
 
 /// Connections that are waited for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Summoned<'a> {
-    all: &'a Summons,
+pub(crate) struct DialedBack<'a> {
+    all: &'a DialBacks,
     name: Name,
     sender: Sender<Arrival>,
     arrivals: Receiver<Arrival>,
 }
 
-impl Summoned<'_> {
+impl DialedBack<'_> {
     /// One after the other.
     pub(crate) fn arrivals(&self) -> &Receiver<Arrival> {
         &self.arrivals
@@ -99,7 +99,7 @@ impl Summoned<'_> {
 pub(crate) const NOT_DIALED_BACK: &str =
     "it cannot be dialed, and has not dialed back in time; can it reach the ports of this peer?";
 
-impl Drop for Summoned<'_> {
+impl Drop for DialedBack<'_> {
     fn drop(&mut self) {
         // Another one may wait under the same name by now.
         self.all.open.lock().retain(|name, sender| *name != self.name || !sender.same_channel(&self.sender));
@@ -131,20 +131,20 @@ mod tests {
 
     #[test]
     fn only_what_is_waited_for_has_a_place() {
-        let summons = Summons::default();
-        let place = |role, from, index| summons.place_of(&preamble(role, from, index)).is_some();
+        let dial_backs = DialBacks::default();
+        let place = |role, from, index| dial_backs.place_of(&preamble(role, from, index)).is_some();
         assert!(!place(Role::StateBack, 7, 0));
         let mut sent = None;
-        let one = summons.ask(wish(TicketRole::StateBack, 1), |wish| sent = Some(wish));
+        let one = dial_backs.ask(wish(TicketRole::StateBack, 1), |wish| sent = Some(wish));
         assert_eq!(sent, Some(wish(TicketRole::StateBack, 1)));
         assert!(
             place(Role::StateBack, 7, 1) && !place(Role::StateBack, 7, 0) && !place(Role::StateBack, 8, 1)
         );
         assert!(!place(Role::ProbeBack, 7, 1) && !place(Role::State, 7, 1));
-        let again = summons.ask(wish(TicketRole::StateBack, 1), drop);
+        let again = dial_backs.ask(wish(TicketRole::StateBack, 1), drop);
         drop(one);
         assert!(place(Role::StateBack, 7, 1), "the newer one waits");
-        summons.place_of(&preamble(Role::StateBack, 7, 1)).expect("a place").take(conn());
+        dial_backs.place_of(&preamble(Role::StateBack, 7, 1)).expect("a place").take(conn());
         assert_eq!(again.arrivals().try_recv().map(|it| it.0), Ok(1));
         drop(again);
         assert!(!place(Role::StateBack, 7, 1));
@@ -152,10 +152,10 @@ mod tests {
 
     #[test]
     fn those_that_belong_together_are_collected_in_their_order() {
-        let summons = Summons::default();
-        let all = summons.ask(wish(TicketRole::ProbeBack, 0), drop);
+        let dial_backs = DialBacks::default();
+        let all = dial_backs.ask(wish(TicketRole::ProbeBack, 0), drop);
         let come =
-            |index| summons.place_of(&preamble(Role::ProbeBack, 7, index)).expect("a place").take(conn());
+            |index| dial_backs.place_of(&preamble(Role::ProbeBack, 7, index)).expect("a place").take(conn());
         come(1);
         let soon = Instant::now() + Duration::from_millis(20);
         assert!(all.collect(soon).expect_err("one is missing").contains("has not dialed back in time"));

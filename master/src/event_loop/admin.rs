@@ -86,7 +86,7 @@ impl Drop for AdminSocket {
     }
 }
 
-/// Locks a directory against other masters. Whoever else locks it is waited for, though not for ever.
+/// Locks a directory against other masters. It waits for another process that has the lock, though not for ever.
 fn lock(directory: &Path) -> io::Result<Option<fs::File>> {
     // Without the right to read it there is no lock. Whether it is there at all, the bind will say.
     let Ok(file) = fs::File::open(directory) else { return Ok(None) };
@@ -126,11 +126,11 @@ struct Connection {
     stream: UnixStream,
     deadline: Instant,
     request: Vec<u8>,
-    /// What is left of the answer, once there is one.
+    /// The rest of the answer, once there is one.
     answer: Option<Vec<u8>>,
 }
 
-/// What is to be done with a connection.
+/// The next step of a connection.
 enum Step {
     Wait,
     Answer(String),

@@ -28,9 +28,9 @@ impl EventLoop {
         self.settle();
     }
 
-    /// Hands one input to the state. What follows from it waits until the state settles, at the end of the turn at the
-    /// latest, and what comes with it has its part in that. Nothing leaves before the end of a turn, so nobody can
-    /// tell.
+    /// Hands one input to the state. Its consequences wait until the state settles, at the end of the turn at the
+    /// latest. Inputs that come until then have their part in that. Nothing leaves before the end of a turn, so nobody
+    /// can tell.
     pub(crate) fn take(&mut self, input: Input) {
         self.observer.input(&input);
         let now = self.now();
@@ -48,7 +48,7 @@ impl EventLoop {
         }
     }
 
-    /// Carries out what the state wants. Who has not read what the master sent for too long is a fact for it.
+    /// Carries out what the state wants. A client that has not read for too long becomes an input of the state.
     fn act(&mut self, ask: impl FnOnce(&mut MasterState, &mut Vec<Action>)) {
         let mut actions = mem::take(&mut self.actions);
         ask(&mut self.state, &mut actions);
@@ -97,7 +97,7 @@ impl EventLoop {
     /// yet.
     pub(crate) fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
         let mut encoded = frame(packet).counted(&self.queued);
-        // What strangers ask for says nothing that a peer would act on.
+        // Answers to strangers say nothing that a peer would act on.
         let is_open = matches!(packet, M2c::Status(_) | M2c::Rates(_) | M2c::Examined(_));
         let held_until = if is_open { 0 } else { self.held_until() };
         if self.replication.is_some() {

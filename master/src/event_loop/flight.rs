@@ -1,5 +1,5 @@
-//! What the flight recorder of a master keeps: read off the inputs and the packets, so that the state machine knows
-//! nothing of it.
+//! The events that the flight recorder of a master keeps. They are read off the inputs and the packets, so that the
+//! state machine knows nothing of the recorder.
 
 use crate::state::{ClientKey, Input};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
@@ -150,7 +150,7 @@ impl Observer {
         });
     }
 
-    /// What a packet says that is true for more than its receiver.
+    /// Records the fact in a packet that is true for more than its receiver.
     fn fact(&mut self, peer: PeerId, packet: &M2c) {
         match packet {
             M2c::Admitted(_) => self.recorder.record(Event::new(What::PeerAccepted).peer(peer)),

@@ -76,14 +76,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time that they have to close once all has been written to them.
 const STOP_LINGER: Duration = Duration::from_secs(1);
 
-/// What the loop runs with.
+/// The parts and settings that the loop runs with.
 pub(crate) struct Setup {
     /// Whether a master that is asked to stop ends its run although others stand by.
     pub(crate) ends_run: Arc<AtomicBool>,
     pub(crate) listeners: Vec<std::net::TcpListener>,
     /// The operator's socket, if there is one.
     pub(crate) admin: Option<AdminSocket>,
-    /// What a master knew in whose place this one goes on, or a state that knows nothing.
+    /// The knowledge of the master in whose place this one goes on, or a state that knows nothing.
     pub(crate) begin: Begin,
     pub(crate) origin: Origin,
     /// Where is written what happens, if it is.
@@ -94,7 +94,7 @@ pub(crate) struct Setup {
     pub(crate) keys: Option<RunKeys>,
     /// By which other keys become those of this run.
     pub(crate) run_name: RunName,
-    /// What is told of the relay, if there is one.
+    /// The news of the relay, if there is one.
     pub(crate) relay: Option<RelayNews>,
     /// Keeps the last events.
     pub(crate) recorder: Arc<Recorder>,
@@ -114,11 +114,11 @@ pub(crate) enum Begin {
     StandBy(Search, Known),
 }
 
-/// What a master that stands by knows when it starts.
+/// The knowledge of a standby when it starts.
 pub(crate) enum Known {
     /// No run: this one may come to begin with this.
     Nothing(Box<MasterState>),
-    /// What it knew itself when it acted.
+    /// Its own knowledge from the time when it acted.
     Copy(Box<Recalled>),
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct EventLoop {
     planner: Planner,
     reacher: Reacher,
     run: RunId,
-    /// What clients have to prove that they have.
+    /// The lock that clients have to open with a key.
     lock: Option<Lock>,
     run_name: RunName,
     /// In a run with a key.

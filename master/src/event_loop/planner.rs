@@ -71,7 +71,7 @@ impl Planner {
         }
     }
 
-    /// What has been planned since the last call.
+    /// The answers that have come since the last call.
     pub(crate) fn take_answers(&mut self) -> Vec<Input> {
         let answers = mem::take(&mut *self.answers.lock());
         for answer in &answers {

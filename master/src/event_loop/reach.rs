@@ -45,7 +45,7 @@ pub(crate) struct Reacher {
     tasks: Option<Sender<Task>>,
 }
 
-/// What the threads share.
+/// State that the threads share.
 #[derive(Clone)]
 struct Desk {
     run: RunId,
@@ -75,7 +75,7 @@ impl Reacher {
             let desk = self.desk.clone();
             match thread::Builder::new().name("pccl-reach".into()).spawn(move || desk.work(&queue)) {
                 Ok(_) => self.tasks = Some(tasks),
-                // What it finds is a hint: rings do without.
+                // Its findings are a hint: rings do without.
                 Err(error) => {
                     log::error!("cannot start a thread that tries listeners: {error}");
                     return self.desk.answer(vec![Input::Reached { peer, closed: Vec::new(), unix_us: 0 }]);
@@ -109,7 +109,7 @@ impl Reacher {
         Ok(())
     }
 
-    /// What was found since the last call.
+    /// The findings since the last call.
     pub(crate) fn take_answers(&mut self) -> Vec<Input> {
         mem::take(&mut *self.desk.answers.lock())
     }

@@ -1,8 +1,8 @@
 //! The ticket office of a run with a key: tells each peer what it needs to connect to others. It reads off the packets
 //! that are sent what their receivers are about to do, so that the state machine knows nothing of keys.
 //!
-//! Who is examined without having registered gets tickets for visits: probes of a few peers, for a minute, in no
-//! epoch.
+//! A machine that is examined without having registered gets tickets for visits: probes of a few peers, for a minute,
+//! in no epoch.
 //!
 //! Tickets for edges are good as long as the edge is in the plan of whoever is called. Those for state and probes have
 //! an end: what they are for may last, so those for state are renewed with the echoes of beats, as long as the receiver
@@ -29,7 +29,7 @@ const VISIT_LIFE_MS: u64 = 60_000;
 /// After so long a peer is told the time again, and gets new tickets for state if it fetches, in milliseconds.
 const RENEWAL_MS: u64 = 20_000;
 
-/// What the office knows of a registered peer.
+/// The office's knowledge of a registered peer.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Holder {
     peer: PeerId,
@@ -58,7 +58,7 @@ impl KeysTag {
     }
 }
 
-/// What the master proves to have when it tries a port.
+/// The key that the master proves to have when it tries a port.
 #[derive(Debug)]
 pub(crate) enum Opener {
     /// That of a registered peer.
@@ -92,7 +92,7 @@ impl TicketOffice {
         Self { authority: origin.authority(), run: origin.run, keys, holders: BTreeMap::new() }
     }
 
-    /// What it knows of peers, see [`TicketOffice::recall`].
+    /// Its knowledge of peers, see [`TicketOffice::recall`].
     pub(crate) fn remember(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_stdvec(&self.holders)
     }
@@ -107,7 +107,7 @@ impl TicketOffice {
         self.keys.accepted()
     }
 
-    /// Other keys are accepted from now on. Who is to be told what.
+    /// Other keys are accepted from now on. Returns the packets that say so, and their receivers.
     pub(crate) fn change_keys(&mut self, keys: AcceptedKeys, now_ms: u64) -> Vec<(ClientKey, M2c)> {
         self.keys.replace(keys.clone());
         let mut told = Vec::new();
@@ -151,7 +151,7 @@ impl TicketOffice {
         Some(format!("it says that it was peer {}, and does not prove it", previous.peer))
     }
 
-    /// What a client has to be sent in front of a packet.
+    /// The packets that a client has to be sent in front of a packet.
     pub(crate) fn in_front_of(&mut self, client: ClientKey, packet: &M2c, now_ms: u64) -> Vec<M2c> {
         if let M2c::Registered(registered) = packet {
             let holder = Holder {
@@ -202,7 +202,7 @@ impl TicketOffice {
             M2c::GroupPlan(plan) => Some(self.for_edges(holder, plan)),
             M2c::SyncPlan(_) | M2c::StateAhead(_) => Some(self.for_state(holder, now_ms)),
             M2c::Echo(_) if is_due => Some(self.for_state(holder, now_ms)),
-            // Who cannot be dialed dials, with a ticket of its own.
+            // A peer that cannot be dialed dials, with a ticket of its own.
             M2c::ProbePlan(plan) if plan.back => Some(Vec::new()),
             M2c::Call(call) => {
                 let end = now_ms + STATE_LIFE_MS;
@@ -267,7 +267,7 @@ impl TicketOffice {
     }
 }
 
-/// What a peer is told of keys: its own, and those of the run that it knows.
+/// The keys that a peer is told: its own, and those of the run that it knows.
 fn keys_of(authority: &Authority, holder: &Holder, known: Option<&AcceptedKeys>, now_ms: u64) -> M2c {
     let known = known.into_iter().flat_map(|keys| std::iter::once(&keys.used).chain(&keys.second));
     let run = known.map(|key| key.secret().clone()).collect();

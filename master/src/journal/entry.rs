@@ -1,4 +1,4 @@
-//! What a journal holds, and its form: frames of a length, checksums and the bytes of one value. Pure.
+//! The content of a journal, and its form: frames of a length, checksums and the bytes of one value. Pure.
 
 use crate::{
     leadership::Past,
@@ -13,12 +13,12 @@ use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, time::Duration};
 
 /// Length, checksum of the body, and checksum of both: without that, damage to a length would look like a torn end.
 const HEADER_BYTES: usize = 12;
-/// What the last of them is the checksum of.
+/// The bytes that the last of them is the checksum of.
 const SUMMED_HEADER_BYTES: usize = 8;
 /// No value is larger.
 const MAX_BYTES: usize = 1 << 30;
 
-/// What was asked of others that have not answered.
+/// Requests to others that have not answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Open {
     /// Rings that are being planned, and whether nobody waits for them.
@@ -98,14 +98,14 @@ pub(crate) struct Chapter {
     pub(crate) next_client: u64,
     /// The state, see [`MasterState::remember`](crate::state::MasterState::remember).
     pub(crate) state: Vec<u8>,
-    /// What the ticket office knows of peers, in a run with a key.
+    /// The ticket office's knowledge of peers, in a run with a key.
     pub(crate) tickets: Option<Vec<u8>>,
     pub(crate) clients: BTreeMap<ClientKey, Client>,
     pub(crate) open: Open,
     pub(crate) past: Past,
 }
 
-/// What the feed of a standby begins with.
+/// The beginning of the feed of a standby.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Opening {
     pub(crate) format: String,
@@ -122,7 +122,7 @@ pub(crate) enum Entry<'a> {
     Taken { at: Timestamp, input: Cow<'a, Input> },
     /// It drew its consequences.
     Settled,
-    /// A client has so many of the packets to it.
+    /// A client has this number of the packets to it.
     Acknowledged { client: ClientKey, count: u64 },
     /// These copies are complete from now on.
     Copies(Copies),

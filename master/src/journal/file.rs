@@ -26,7 +26,7 @@ pub(crate) const FORMAT: &str =
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the lock is tried in that time.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
-/// After so many bytes of entries a new chapter begins.
+/// A new chapter begins after this number of bytes of entries.
 const CHAPTER_BYTES: usize = 16 << 20;
 /// Shortest and longest pause before a journal that was given up is begun anew.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -63,7 +63,7 @@ impl Header {
     }
 }
 
-/// What a journal held.
+/// The content that a journal had.
 pub(crate) type Past = (Chapter, Vec<Entry<'static>>);
 
 /// See the module's documentation.
@@ -74,7 +74,7 @@ pub(crate) struct Journal {
     _lock: File,
     /// `None`: nothing is written.
     file: Option<File>,
-    /// What is not written yet.
+    /// Bytes that are not written yet.
     buffer: Vec<u8>,
     /// Bytes of entries in the file.
     written: usize,
@@ -254,7 +254,8 @@ impl Journal {
         given_up.pause = (given_up.pause * 2).min(PAUSE.1);
     }
 
-    /// Nobody is to go on from it, and somebody may want to look at it. What is to be done then, in words.
+    /// Nobody is to go on from it, and somebody may want to look at it. Returns the text about it, and about the next
+    /// step.
     pub(crate) fn set_aside(&mut self) -> String {
         self.file = None;
         let aside = self.path.with_extension("outdated");

@@ -60,7 +60,7 @@ impl Candidacy {
         self.newest
     }
 
-    /// A peer has gone. What it has promised it keeps.
+    /// A peer has gone. It keeps what it has promised.
     pub fn goes(&mut self, peer: PeerId) {
         self.here.remove(&peer);
     }
@@ -82,7 +82,7 @@ impl Candidacy {
         self.claim()
     }
 
-    /// What is asked for, if anything.
+    /// The claim that is asked for, if any.
     #[must_use]
     pub fn claim(&self) -> Option<Claim> {
         self.asked.map(|term| Claim { term, copy: self.copy })
@@ -121,7 +121,7 @@ impl Candidacy {
         *self = Self { here, newest: self.newest.max(past.copies.term), ..Self::new(copy, past) };
     }
 
-    /// Who is missing among those who would come.
+    /// The peers that are missing among those who would come.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<PeerId> {
         self.voter_sets.missing(Quorum::MoreThanHalf, &self.turns, |peer| self.here.contains(&peer))

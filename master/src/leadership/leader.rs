@@ -41,8 +41,8 @@ struct Seat {
     begins: u64,
     /// The last turn that it is known to have.
     has: u64,
-    /// Once it has its beginning it is waited for. What had left before this turn may be missing in it until it has
-    /// this turn; then it is complete.
+    /// Once it has its beginning it is waited for. It may lack what had left before this turn until it has this turn;
+    /// then it is complete.
     awaited_since: Option<u64>,
     /// The first list that has it, once its copy is complete.
     listed: Option<u64>,
@@ -75,7 +75,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// A run begins, in which nobody stands by. Who acts has this copy.
+    /// A run begins, in which nobody stands by. The leader has this copy.
     #[must_use]
     pub fn new(copy: CopyId) -> Self {
         Self {
@@ -90,15 +90,15 @@ impl Leader {
         }
     }
 
-    /// Who has acted goes on from what it has written. Only if nobody else can have taken over.
+    /// A leader that has acted goes on from what it has written. Only if nobody else can have taken over.
     #[must_use]
     pub fn go_on(past: Past) -> Self {
         let Past { turn, voter_sets, copies, .. } = past;
         Self { term: copies.term, number: copies.number, turn, voter_sets, ..Self::new(copies.acting) }
     }
 
-    /// Who has the promises of more than half for this term takes over, with this copy. What it does leaves when half
-    /// of them know its first list: from then on they help nobody who is not on one of its lists.
+    /// A standby that has the promises of more than half for this term takes over, with this copy. Its packets leave
+    /// when half of the members know its first list: from then on they help nobody who is not on one of its lists.
     #[must_use]
     pub fn take_over(term: Term, copy: CopyId, past: Past) -> Self {
         let Past { turn, released, voter_sets, copies, .. } = past;
@@ -106,8 +106,8 @@ impl Leader {
         Self { term, turn, voter_sets, leaving, ..Self::new(copy) }
     }
 
-    /// An operator says that nobody else acts, nor will: this copy goes on without promises, and waits for nobody. What
-    /// was done and is not in it is lost.
+    /// An operator says that nobody else acts, nor will: this copy goes on without promises, and waits for nobody.
+    /// Everything that was done and is not in it is lost.
     #[must_use]
     pub fn force(term: Term, copy: CopyId, past: Past) -> Self {
         let Past { turn, voter_sets, .. } = past;
@@ -254,7 +254,7 @@ impl Leader {
         }
     }
 
-    /// What a copy that begins now has to know.
+    /// The past that a copy has to know that begins now.
     #[must_use]
     pub fn past(&self) -> Past {
         let (released, is_alone) = self.how_far();
@@ -288,7 +288,7 @@ impl Leader {
         ready.map(|seat| seat.standby.clone()).collect()
     }
 
-    /// Whose word is missing before a copy that is gone is not waited for any more; nobody if there is none.
+    /// The peers whose word is missing before a copy that is gone is not waited for any more; nobody if there is none.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<PeerId> {
         let missing = self.leaving.iter().flat_map(|leaving| {

@@ -35,7 +35,7 @@ impl VoterSets {
         }
     }
 
-    /// What was before this turn does not matter any more.
+    /// The members before this turn do not matter any more.
     pub fn forget_before(&mut self, turn: u64) {
         let count = self.since.iter().take_while(|(since, _)| *since <= turn).count();
         self.since.drain(..count.saturating_sub(1));

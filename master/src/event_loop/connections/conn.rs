@@ -42,12 +42,12 @@ pub(crate) enum Phase {
         deadline: Instant,
         /// Everything is written and the writing half is shut.
         flushed: bool,
-        /// What has arrived meanwhile.
+        /// Bytes that have arrived meanwhile.
         thrown_away_bytes: usize,
     },
 }
 
-/// What one attempt to read gave.
+/// The result of one attempt to read.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// This many bytes.
@@ -207,7 +207,7 @@ impl Conn {
         (self.away, self.reader, self.write_error) = (false, None, None);
     }
 
-    /// Whether so many more bytes may be thrown away of a connection that is being closed.
+    /// Whether this number of further bytes may be thrown away of a connection that is being closed.
     pub(crate) fn throw_away(&mut self, bytes: usize) -> bool {
         let Phase::Closing { thrown_away_bytes, .. } = &mut self.phase else { return true };
         *thrown_away_bytes += bytes;

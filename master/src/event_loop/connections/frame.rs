@@ -57,8 +57,8 @@ mod tests {
         })
     }
 
-    /// What arrives if these are queued, the first `begun` bytes have left when the last one comes, and then the rest
-    /// leaves.
+    /// The packets that arrive if these are queued, the first `begun` bytes have left when the last one comes, and then
+    /// the rest leaves.
     fn arrives(packets: &[M2c], begun: usize) -> Vec<M2c> {
         let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: begun });
         let (last, before) = packets.split_last().unwrap();
@@ -84,7 +84,7 @@ mod tests {
             |epoch| M2c::Sizes(WorldSizes { world_epoch: WorldEpoch(epoch), ..WorldSizes::default() });
         assert_eq!(arrives(&[plan(0, 1), plan(0, 2), plan(0, 3)], 0), [plan(0, 3)]);
         assert_eq!(arrives(&[plan(0, 1), plan(1, 7), plan(0, 2)], 0), [sizes(1), plan(1, 7), plan(0, 2)]);
-        // Whoever gets an answer is told of the world that it belongs to.
+        // A client that gets an answer is told of the world that it belongs to.
         let before = [answer.clone(), plan(0, 1), answer.clone(), plan(0, 2)];
         assert_eq!(arrives(&before, 0), [answer.clone(), sizes(1), answer.clone(), plan(0, 2)]);
         // One that has begun to leave stays.

@@ -9,7 +9,7 @@ use tinysockets::{
     ticket::Lock,
 };
 
-/// What is to be done with a connection after some more of its bytes.
+/// The judgement on a connection after some more of its bytes.
 #[derive(Debug)]
 pub(crate) enum Judgement {
     /// It is not known yet whose it is.
@@ -45,7 +45,7 @@ impl HalfOpen {
         self.door.missing()
     }
 
-    /// Judges when so many bytes were put there.
+    /// Judges after this number of bytes was put there.
     pub(crate) fn received(&mut self, bytes: usize, run: RunId) -> Judgement {
         match self.door.received(bytes) {
             Visit::Nothing => Judgement::Incomplete,

@@ -13,7 +13,7 @@ pub(crate) struct LargePackets {
 }
 
 impl LargePackets {
-    /// Whether the packet of so many bytes that begins on a connection may arrive now. If not, its turn comes.
+    /// Whether the packet of this number of bytes that begins on a connection may arrive now. If not, its turn comes.
     pub(crate) fn grant(&mut self, key: u64, bytes: usize) -> bool {
         if self.granted.contains_key(&key) {
             return true;
@@ -40,7 +40,7 @@ impl LargePackets {
         given.is_some() || waited != self.waiting.len()
     }
 
-    /// Whose turn it is when there is room.
+    /// The connection whose turn it is when there is room.
     pub(crate) fn next(&self) -> Option<u64> {
         self.waiting.front().copied()
     }

@@ -23,7 +23,7 @@ pub(crate) const THROWN_AWAY: Rate = Rate { burst: (64 << 20) as f64, per_second
 /// Time for one turn through all connections.
 const TURN: Duration = Duration::from_millis(TURN_MS);
 
-/// What one connection has left of its turn.
+/// The rest of the turn of one connection.
 struct Share {
     bytes: usize,
     packets: usize,
@@ -31,7 +31,7 @@ struct Share {
     is_drained: bool,
 }
 
-/// What looking at one connection led to.
+/// The result of a look at one connection.
 pub(crate) enum Progress {
     /// Go on.
     More,
@@ -83,7 +83,7 @@ impl EventLoop {
     fn read_from(&mut self, key: u64) -> bool {
         let mut share = Share { bytes: TURN_BYTES, packets: TURN_PACKETS, is_drained: false };
         loop {
-            // What was read before and not looked at comes first; as long as there is some, nothing is read.
+            // Packets that were read before and not looked at come first; as long as there are some, nothing is read.
             let mut progress = self.hand_over_packets(key, &mut share);
             if let Progress::More = progress {
                 progress = match share {
@@ -262,7 +262,7 @@ impl EventLoop {
         }
     }
 
-    /// Whether a client is not to be read now: it has sent more than it may. What it sends next is in its own way, and
+    /// Whether a client is not to be read now: it has sent more than it may. Its next packets are in its own way, and
     /// in nobody else's.
     fn is_paced(&mut self, key: u64) -> bool {
         let after = self.state.read_after(ClientKey(key)).map(|after| self.instant(after));
@@ -308,7 +308,7 @@ impl EventLoop {
     }
 }
 
-/// What is in front of a connection's bytes.
+/// The front of a connection's bytes.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, which is taken apart at once")]
 enum Next {
     Packet(C2m),

@@ -80,7 +80,7 @@ impl EventLoop {
                 let held_until = self.held_until();
                 let Some(conn) = self.conns.get_mut(&key) else { return Err(Progress::Drained) };
                 let answer = M2c::Received(Received { count: conn.received });
-                // What has come must be known to whoever takes over before the peer lets go of it.
+                // A master that takes over must know these packets before the peer lets go of them.
                 conn.queue.push(frame(&answer).held_until(held_until));
                 self.reactor.mark_dirty(key);
                 Err(Progress::More)
@@ -129,7 +129,7 @@ impl EventLoop {
         }
     }
 
-    /// What shows that this master goes on from an older copy of its journal, or from one whose end is lost: a peer has
+    /// A sign that this master goes on from an older copy of its journal, or from one whose end is lost: a peer has
     /// more of it than that holds. A peer that has come back once says nothing new.
     fn outdated(&self, asked: &Return) -> Option<String> {
         let replication = self.replication.as_ref().filter(|replication| !replication.recalled.is_empty())?;
@@ -176,7 +176,7 @@ impl EventLoop {
         self.tickets.as_ref().is_none_or(|office| office.is_proof(asked.peer, asked.proof.as_ref()))
     }
 
-    /// Whose place it is.
+    /// The connection whose place this one takes, or why it takes none.
     fn place_of(&self, key: u64, asked: &Return) -> Result<u64, KickReason> {
         let protocol = |text: String| Err(KickReason::new(KickCode::Protocol, text));
         let peer = asked.peer;
@@ -199,8 +199,8 @@ impl EventLoop {
     }
 
     fn move_connection(&mut self, key: u64, old: u64, asked: &Return) {
-        // The end of the connection before may not have been noticed. What came over it and was not looked at comes
-        // again.
+        // The end of the connection before may not have been noticed. Packets that came over it and were not looked at
+        // come again.
         let is_away = self.conns.get(&old).is_some_and(|conn| conn.away);
         if !is_away && !self.keep_place(old, "another connection takes its place") {
             let reason = KickReason::new(KickCode::Silent, "this run keeps no place for whoever is away");

@@ -68,7 +68,7 @@ pub(crate) enum View {
     Nobody(String),
 }
 
-/// What the thread and the loop share.
+/// State that the thread and the loop share.
 #[derive(Default)]
 pub(crate) struct Heard {
     /// Rounds that have begun in which all places are asked.
@@ -176,7 +176,7 @@ impl FollowerThread {
         self.desk.changed.notify_all();
     }
 
-    /// What is known.
+    /// The knowledge so far.
     pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
         self.desk.heard.lock()
     }
@@ -348,7 +348,7 @@ impl Listener {
             let entries = self.learn(lesson)?;
             let confirmed = lesson.turn.map_or(Ok(()), |turn| {
                 *heard_one = true;
-                // What has come is kept, whatever becomes of this connection.
+                // The thread keeps all that has come, whatever becomes of this connection.
                 send(stream, &C2m::Appended(Appended { turn }))
             });
             self.live_through(lesson, entries)?;
@@ -459,13 +459,13 @@ impl Listener {
     }
 }
 
-/// What has come from one master.
+/// The knowledge that has come from one master.
 struct Lesson<'a> {
     place: &'a HostPort,
     copy: CopyId,
-    /// Who acts in an older term is not listened to.
+    /// A master that acts in an older term is not listened to.
     newest: Term,
-    /// What is not understood yet.
+    /// Bytes that are not understood yet.
     feed: Vec<u8>,
     /// The copy that is not on the list of complete ones yet.
     coming: Option<Following>,

@@ -45,7 +45,7 @@ impl Standing {
         self.follower.look_now();
     }
 
-    /// What was found at all places but this one.
+    /// The findings at all places but this one.
     fn others<'a>(&self, heard: &'a Heard) -> impl Iterator<Item = (&'a HostPort, &'a View)> {
         heard.views.iter().filter(|(_, view)| !matches!(view, View::Me)).map(|(place, view)| (place, view))
     }
@@ -106,7 +106,7 @@ impl Standing {
         })
     }
 
-    /// What to start, and where, once nobody has acted for a while.
+    /// Advice on what to start, and where, once nobody has acted for a while.
     pub(crate) fn advice(&self, heard: &Heard) -> Option<String> {
         let since = heard.unheard_since.filter(|_| heard.master.is_none())?;
         if since.elapsed() < ADVICE {
@@ -274,7 +274,7 @@ impl EventLoop {
         let Some(standing) = self.standing.take() else { return };
         let super::standby::Own { fresh, journal, keys } = standing.own;
         let Some(fresh) = fresh else { return };
-        // Whoever has come hears of this one when it asks again.
+        // Every process that has connected hears of this one when it asks again.
         let keys_of_conns: Vec<u64> = self.conns.keys().copied().collect();
         keys_of_conns.into_iter().for_each(|key| drop(self.remove(key)));
         self.begin_run(fresh, copy, keys, Some(journal));

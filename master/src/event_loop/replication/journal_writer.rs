@@ -17,10 +17,10 @@ use std::{
     io,
 };
 
-/// So many registrations behind the end of an older copy of a journal are recognised.
+/// This number of registrations behind the end of an older copy of a journal is recognised.
 const LOOK_AHEAD: u64 = 1024;
 
-/// What the loop has for its journal and for those who stand by.
+/// State of the loop for its journal and for its standbys.
 #[derive(Debug)]
 pub(crate) struct Replication {
     journal: Option<Journal>,
@@ -53,7 +53,7 @@ impl Replication {
         self.followers.record(entry);
     }
 
-    /// The journal does not hold everything: it is out of the way of the next start. What there is to say about it.
+    /// The journal does not hold everything: it is out of the way of the next start. Returns the text about it.
     pub(crate) fn set_aside(&mut self, why: &str) -> String {
         let aside = self.journal.as_mut().map_or_else(String::new, Journal::set_aside);
         format!(
@@ -96,14 +96,14 @@ impl EventLoop {
         }
     }
 
-    /// A client has so many of the packets to it.
+    /// A client has this number of the packets to it.
     pub(crate) fn record_acknowledged(&mut self, client: ClientKey, count: u64) {
         if let Some(replication) = &mut self.replication {
             replication.record(&Entry::Acknowledged { client, count });
         }
     }
 
-    /// What has happened in this turn is written, and on its way to those who stand by. Nothing of it has left before.
+    /// The entries of this turn are written, and on their way to the standbys. Nothing of this turn has left before.
     pub(crate) fn end_turn(&mut self) {
         self.settle();
         let Some(replication) = &mut self.replication else { return };

@@ -42,7 +42,7 @@ pub(crate) struct Followers {
     connected: BTreeMap<u64, Follower>,
     /// Connections that are to be fed from the end of this turn on.
     joining: BTreeMap<u64, Standby>,
-    /// What has happened in this turn.
+    /// The entries of this turn.
     news: Vec<u8>,
     /// The list of complete copies is another one.
     changed: bool,
@@ -326,7 +326,7 @@ impl EventLoop {
         }
     }
 
-    /// Who leads the run, for its status.
+    /// The leadership of the run, for its status.
     pub(crate) fn lead(&self) -> StatusLead {
         let copies = self.replication.as_ref().map(|replication| replication.leader.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
@@ -345,7 +345,7 @@ impl EventLoop {
         }
     }
 
-    /// What the master waits for beside its peers, in words.
+    /// The things that the master waits for beside its peers, in words.
     pub(crate) fn what_is_held(&self) -> Option<Text> {
         let leader = &self.replication.as_ref()?.leader;
         if !leader.is_letting_go() {

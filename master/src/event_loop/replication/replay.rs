@@ -1,5 +1,5 @@
-//! What a master knew that has died, or knows that this one stands by for, out of its journal: the state machine is
-//! given once more what it was given, and what it sends is counted and kept as it was. Nothing is sent and nobody is
+//! The knowledge of a master that has died, or that this one stands by for, out of its journal. The state machine is
+//! given once more what it was given. Its packets are counted and kept as they were. Nothing is sent and nobody is
 //! asked.
 
 use crate::event_loop::connections::frame::frame;
@@ -26,7 +26,7 @@ pub(crate) struct Place {
     /// The newest term that it may know, and the most packets that it may have had, when it comes back for the first
     /// time, if one acts by an operator's word.
     pub(crate) at_most: Option<(Term, u64)>,
-    /// What it may not have.
+    /// Packets that it may not have.
     pub(crate) queue: WriteQueue,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Recalled {
 }
 
 impl Recalled {
-    /// What was known at the end of a journal.
+    /// The knowledge at the end of a journal.
     ///
     /// # Errors
     /// Why that cannot be found out.
@@ -73,7 +73,7 @@ impl Recalled {
         Ok(recalled)
     }
 
-    /// What was known at the beginning of a chapter.
+    /// The knowledge at the beginning of a chapter.
     ///
     /// # Errors
     /// Why that cannot be found out.

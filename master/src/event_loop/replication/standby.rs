@@ -55,13 +55,13 @@ pub(crate) struct Standing {
     candidacy: Option<Candidacy>,
     /// Since when not enough would come of those that are asked for promises.
     forsaken: Option<Instant>,
-    /// What was promised and given back, for each copy that this standby has had.
+    /// The newest term of promises that were given back, for each copy that this standby has had.
     given_back: BTreeMap<CopyId, Term>,
     /// For the time when this one acts.
     pub(crate) own: Own,
 }
 
-/// What a master has of its own before it acts.
+/// Things that a master has of its own before it acts.
 pub(crate) struct Own {
     /// With what it would begin a run.
     pub(crate) fresh: Option<Fresh>,
@@ -405,7 +405,7 @@ impl EventLoop {
         }
     }
 
-    /// Other run keys are accepted, if this master stands by in a run with a key. What was done.
+    /// Other run keys are accepted, if this master stands by in a run with a key. Returns the text about it.
     pub(crate) fn change_keys_of_standing(&self, keys: &AcceptedKeys) -> Option<String> {
         let known = self.standing.as_ref()?.own.keys.as_ref()?;
         known.replace(keys.clone());
@@ -531,7 +531,7 @@ impl EventLoop {
         }
     }
 
-    /// Who has waited takes its place.
+    /// A guest that has waited takes its place.
     fn let_guest_in(&mut self, key: u64, mut conn: Conn, asked: Return) {
         let new = self.reactor.next_key();
         self.reactor.begin_keys_at(new + 1);

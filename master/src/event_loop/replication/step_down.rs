@@ -29,7 +29,7 @@ const SUCCESSION: Duration = Duration::from_secs(10);
 /// Between two looks at those who may.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What becomes of a master that is asked to go.
+/// The departure of a master that is asked to go.
 pub(crate) enum Departure {
     /// Nobody has asked, or it is waited for others.
     Stays,

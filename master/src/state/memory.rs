@@ -1,4 +1,4 @@
-//! What a master knows, as bytes: so that another process goes on as if it had been this one.
+//! The knowledge of a master, as bytes: so that another process goes on as if it had been this one.
 //!
 //! To be asked for only between two inputs and when the state has settled: then nothing is left to be done that is not
 //! a fact. Settings are not a part of it.
@@ -11,7 +11,7 @@ impl MasterState {
     /// Everything that this master knows.
     ///
     /// # Errors
-    /// What cannot be written, which would be a defect.
+    /// The part that cannot be written, which would be a defect.
     pub fn remember(&self) -> Result<Vec<u8>, postcard::Error> {
         let who = (self.drawn, &self.roll, &self.groups, &self.admission, &self.formings);
         let rings = (&self.optimizer, &self.measured, &self.plans, &self.checks);

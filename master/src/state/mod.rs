@@ -41,7 +41,7 @@ use pccl_protocol::{
 };
 use std::collections::BTreeSet;
 
-/// Everything that the master knows and decides. What a rule may read or change is what it is given of this.
+/// Everything that the master knows and decides. A rule may read or change only the parts of this that it is given.
 pub struct MasterState {
     ids: Box<dyn IdSource + Send>,
     /// Identities that were drawn of it.
@@ -53,7 +53,7 @@ pub struct MasterState {
     /// Groups that are being formed of given members.
     formings: groups::group_creation::Formings,
     optimizer: optimise::optimize::Optimizer,
-    /// What was measured of edges.
+    /// The measurements of edges.
     measured: optimise::measured::Measured,
     /// Rings that are being planned.
     plans: optimise::plans::Plans,
@@ -145,8 +145,8 @@ impl MasterState {
         self.settle(out);
     }
 
-    /// Takes one fact in at time `now`. What follows from it is left to [`MasterState::settle`], so that facts that
-    /// come together, the loss of many peers for instance, have one consequence. Between the two nothing must reach a
+    /// Takes one fact in at time `now`. Its consequences are left to [`MasterState::settle`], so that facts that come
+    /// together, the loss of many peers for instance, have one consequence. Between the two nothing must reach a
     /// client: it could answer to a state that is not settled.
     pub fn take(&mut self, now: Timestamp, input: Input, out: &mut Vec<Action>) {
         self.roll.now = self.roll.now.max(now);
@@ -262,7 +262,7 @@ impl MasterState {
 
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
         let Some(who) = self.roll.standing(client) else { return };
-        // What these change is noted where it is recorded.
+        // The changes that these make are noted where they are recorded.
         let is_small = matches!(
             packet,
             C2m::Initiate(_)
@@ -467,7 +467,7 @@ impl MasterState {
         }
     }
 
-    /// What an optimisation may use, beside itself and whether a round of admission runs.
+    /// The means that an optimisation may use, beside itself and whether a round of admission runs.
     fn for_optimizer(&mut self) -> (&mut optimise::optimize::Optimizer, bool, Means<'_>) {
         let Self { optimizer, admission, groups, roll, measured, plans, out, .. } = self;
         (optimizer, admission.round.is_some(), Means { groups, roll, measured, plans, out })

@@ -1,4 +1,4 @@
-//! What follows from facts: what the caller of the machine is to do, in this order, and whether there is more to look
+//! The consequences of facts: what the caller of the machine is to do, in this order, and whether there is more to look
 //! at.
 
 use super::membership::members::Roll;

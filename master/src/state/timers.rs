@@ -1,8 +1,8 @@
 //! Everything that time alone brings about: when it is due, and how it moves when the master itself has stood still.
 //!
-//! What is not in this table is not waited for, and the compiler asks for both answers of what is in it. A pause of
-//! the master is nobody's fault: what is judged by the time since something happened is judged as if the pause had not
-//! been.
+//! The master waits for nothing that is not in this table, and the compiler asks for both answers of what is in it. A
+//! pause of the master is nobody's fault: what is judged by the time since something happened is judged as if the pause
+//! had not been.
 
 use super::groups::group::{Group, Op, Sync, VoterReport};
 use super::{MasterState, Timestamp};

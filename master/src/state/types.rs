@@ -206,7 +206,7 @@ pub enum Input {
     Malformed {
         /// The connection.
         client: ClientKey,
-        /// What is wrong with them.
+        /// The defect in them.
         error: String,
     },
     /// A client that does not read what is sent to it.
@@ -228,15 +228,15 @@ pub enum Input {
         text: String,
     },
     /// The connection of a registered peer has ended, and its place is kept: it may come back over another one. To be
-    /// given only where [`MasterState::may_return`](super::MasterState::may_return) says so. What is sent to it
-    /// meanwhile waits.
+    /// given only where [`MasterState::may_return`](super::MasterState::may_return) says so. Packets to it wait
+    /// meanwhile.
     Away {
         /// The connection.
         client: ClientKey,
         /// How it ended.
         text: String,
-        /// It was one to the master that this one takes the place of, or this one stood still. Who looks for another
-        /// one comes later.
+        /// It was one to the master that this one takes the place of, or this one stood still. A peer that looks for
+        /// another master comes later.
         with_master: bool,
     },
     /// A peer that was away has another connection, on which everything goes on.
@@ -318,7 +318,7 @@ pub enum Action {
     Plan {
         /// Names the plan.
         plan: PlanKey,
-        /// What to plan.
+        /// The ring to plan.
         job: Box<Job>,
         /// Nobody waits for it.
         background: bool,

@@ -35,7 +35,7 @@ impl Groups {
         self.get(&group).map(Group::members).unwrap_or_default()
     }
 
-    /// What the rings wait for that do not stand.
+    /// Sentences that say what the rings wait for that do not stand.
     pub(crate) fn ring_sentences(&self, roll: &Roll) -> Vec<String> {
         self.iter().filter_map(|(id, group)| group.ring_sentence(roll, *id)).collect()
     }

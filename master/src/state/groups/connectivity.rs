@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 pub(crate) struct Net {
     pub(crate) edges: Edges,
     pub(crate) pairs: Pairs,
-    /// What is remembered of the faults of the mesh.
+    /// The remembered faults of the mesh.
     pub(crate) mesh: Mesh,
     /// The first of the epochs up to the present one that have the same ring and mesh over the same connections, and so
     /// the same members.
     pub(crate) since: GroupEpoch,
     /// How data may travel, as the plan says.
     pub(crate) paths: Paths,
-    /// What members own in pairwise exchange, in relation to each other; nobody anything: equal chunks.
+    /// The shares of members in pairwise exchange, in relation to each other; empty: equal chunks.
     pub(crate) shares: BTreeMap<PeerId, u16>,
     /// The sites of members; empty if there are none, or all are in one.
     pub(crate) sites: BTreeMap<PeerId, Site>,
@@ -61,7 +61,7 @@ impl Net {
         Some(sites)
     }
 
-    /// What these members own in pairwise exchange; empty: equal chunks.
+    /// The shares of these members in pairwise exchange; empty: equal chunks.
     pub(crate) fn shares_of(&self, peers: &[PeerId]) -> Vec<u16> {
         if self.shares.is_empty() {
             return Vec::new();

@@ -2,7 +2,7 @@
 //! against pairs of members.
 //!
 //! Ring and mesh are lists of edges ([`ring_of`], [`mesh_of`]) and nothing more: an edge stands, fails and is built
-//! anew in one way, whatever it is for. What an edge is for says only what follows from that.
+//! anew in one way, whatever it is for. The purpose of an edge says only what follows from that.
 
 use super::in_flight::Flow;
 use crate::state::membership::black_holes::BlackHoles;
@@ -39,7 +39,7 @@ pub(crate) struct HeldFault {
     pub(crate) text: Text,
 }
 
-/// What an end says against an edge.
+/// The complaint of an end against an edge.
 #[derive(Debug)]
 pub(crate) struct Complaint {
     pub(crate) text: Text,
@@ -49,7 +49,7 @@ pub(crate) struct Complaint {
     pub(crate) segment_bytes: u32,
 }
 
-/// What is known against an edge.
+/// The knowledge that speaks against an edge.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Mark {
     /// Forgotten after this.
@@ -89,7 +89,7 @@ pub(crate) struct Edge {
     pub(crate) flow: Option<Flow>,
     /// When its receiving end last said that it was at work on what had come.
     pub(crate) busy_at: Option<Timestamp>,
-    /// What it showed of its rate while one operation kept it busy.
+    /// The pace that it showed while one operation kept it busy.
     pub(crate) pace: Option<Pace>,
 }
 
@@ -116,12 +116,12 @@ impl Edge {
         self.up.0 && self.up.1
     }
 
-    /// As it goes on in a plan, unless it is built anew. What stands may be for something else from now on; what an
-    /// end has said against it was judged by what it is for.
+    /// As it goes on in a plan, unless it is built anew. An edge that stands may be for something else from now on;
+    /// what an end has said against it was judged by what it is for.
     fn kept_as(mut self, wanted: &Wanted, epoch: GroupEpoch) -> Option<Self> {
         let is_same = self.purpose == wanted.purpose;
         let is_sound = self.is_up() && self.held.is_none();
-        // Who dialed does not matter any more to one that stands.
+        // The end that dialed does not matter any more to an edge that stands.
         let fits = self.connections == wanted.connections && (self.back == wanted.back || self.is_up());
         if self.rebuild || !fits || !(is_same || is_sound) {
             return None;
@@ -155,7 +155,7 @@ impl Edge {
     }
 }
 
-/// What an edge is to be in a plan.
+/// An edge as a plan is to have it.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) ends: EdgeEnds,
@@ -385,7 +385,7 @@ impl Edges {
         self.held.iter().any(|ends| self.ring_has_ends(*ends))
     }
 
-    /// What edges have shown of their rates does not count any more.
+    /// The paces that edges have shown do not count any more.
     pub(crate) fn clear_paces(&mut self) {
         self.planned.values_mut().for_each(|edge| edge.pace = None);
     }

@@ -1,4 +1,4 @@
-//! What members report of their edges, and what becomes of it.
+//! Reports of members about their edges, and what becomes of them.
 
 use super::all_groups::Groups;
 use super::edges::{Complaint, EdgeEnds, HeldFault, Mark, Severity};
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tinysockets::{link::after_rest, place::SHORT_SEGMENT_BYTES};
 
-/// What becomes of a held report when it is judged.
+/// The judgement on a held report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Judgement {
     /// One end may be dead, which would explain it: wait for a sign of life or for its end. Or it could not be built,
@@ -250,7 +250,7 @@ impl Group {
                 "{found}. Connections between the two have segments of at most {SHORT_SEGMENT_BYTES} bytes from now on"
             ));
             text += &format!("; {found}");
-            // What goes the other way would stand still next.
+            // The edge that goes the other way would stand still next.
             if let Some(back) = self.net.edges.get_mut((ends.1, ends.0)) {
                 back.rebuild |= back.purpose == Purpose::Ring;
             }

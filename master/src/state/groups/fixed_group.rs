@@ -19,7 +19,7 @@ use pccl_protocol::{
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What makes a group one of given members.
+/// The facts that make a group one of given members.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Formed {
     uuid: GroupUuid,
@@ -87,7 +87,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// What a peer brings along from the formed groups that it was in.
+/// The past of a peer in the formed groups that it was in.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Past {
     /// The last epoch that it may know.

@@ -45,7 +45,7 @@ pub(crate) struct GivenUp {
     pub(crate) why: WhyGivenUp,
 }
 
-/// What a peer has to do with it that a vote comes to nothing.
+/// The reason why a vote comes to nothing because of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum WhyGivenUp {
     /// The limit of its call has passed, in milliseconds.
@@ -130,7 +130,7 @@ impl Op {
         CollectiveId { kind, op: id }
     }
 
-    /// Who has this attempt in flight.
+    /// The peers that have this attempt in flight.
     pub(crate) fn involved(&self) -> impl Iterator<Item = PeerId> {
         let (voters, participants) = match self {
             Self::Voting { votes, .. } => (Some(votes.keys()), None),
@@ -173,7 +173,7 @@ pub(crate) enum Sync {
         since: Timestamp,
         sync: SyncId,
         revision: Revision,
-        /// What its voters will hold. Nothing in a formed group, which lends nothing.
+        /// The content that its voters will hold. Nothing in a formed group, which lends nothing.
         content: Content,
         voters: BTreeMap<PeerId, SyncVoter>,
         lost: Vec<Loss>,
@@ -193,7 +193,7 @@ pub(crate) struct SyncVoter {
     pub(crate) report: VoterReport,
 }
 
-/// What a voter of a running sync has reported.
+/// The report of a voter of a running sync.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum VoterReport {
     /// Nothing yet.
@@ -261,7 +261,7 @@ pub(crate) struct Group {
     pub(crate) formed: Option<Formed>,
 }
 
-/// What the next ring of a group is to be.
+/// The facts about the next ring of a group.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct NextRing {
     /// A new plan is needed although the members are the same.
@@ -290,7 +290,7 @@ pub(crate) struct SharedState {
     /// Those who held it when it was committed, as far as they live.
     pub(crate) holders: BTreeSet<PeerId>,
     pub(crate) fetches: Fetches,
-    /// What the last committed sync has agreed on, and who lends it.
+    /// The state that the last committed sync has agreed on, and the members that lend it.
     pub(crate) agreed: Option<Agreed>,
     /// The epoch in which all members were at the same place of the program: in a sync that was committed, or told to
     /// go back to one.

@@ -149,7 +149,7 @@ impl Formings {
         found.map(|forming| forming.given_up.get_or_insert(wish)).is_some()
     }
 
-    /// What can be decided about one forming, which is none any more then.
+    /// The next decision about one forming, which is none any more then.
     fn next_decision(&mut self, roll: &Roll, pool: GroupId, uuid: GroupUuid) -> Option<(Step, Votes)> {
         let step = self.open.get(&(pool, uuid))?.step(roll, pool, uuid);
         if matches!(step, Step::Wait) {
@@ -185,7 +185,7 @@ impl Formings {
         })
     }
 
-    /// What the forming waits for that this peer has voted for.
+    /// The sentence that says what the forming waits for that this peer has voted for.
     pub(crate) fn sentence_for(&self, roll: &Roll, id: PeerId) -> Option<String> {
         let ((pool, uuid), forming) = self.of(id)?;
         roll.blocked_forming(*pool, *uuid, forming)
@@ -204,10 +204,10 @@ impl Formings {
     }
 }
 
-/// Who has voted.
+/// The peers that have voted, and their requests.
 type Votes = BTreeMap<PeerId, RequestId>;
 
-/// What is to be done about a forming now.
+/// The next step of a forming.
 enum Step {
     Wait,
     /// Nobody has voted for it any more.
@@ -225,7 +225,7 @@ enum Found {
 }
 
 impl Forming {
-    /// What is to be done about it now.
+    /// Its next step.
     fn step(&self, roll: &Roll, pool: GroupId, uuid: GroupUuid) -> Step {
         let Some((first, vote)) = self.votes.first_key_value() else { return Step::Forget };
         let fail = |cause, culprits, text| Step::Fail(roll.forming_verdict(uuid, cause, culprits, text));

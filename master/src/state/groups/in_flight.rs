@@ -1,8 +1,8 @@
 //! Bytes that have left one end of an edge and never reach the other.
 //!
 //! The sending end alone cannot tell: something between the two (a proxy, a tunnel, an address translator) may have
-//! taken the bytes in and acknowledged them before it failed. What both ends have counted tells. As long as bytes are
-//! not even acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
+//! taken the bytes in and acknowledged them before it failed. The counts of both ends tell. As long as bytes are not
+//! even acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
 
 use super::group::Group;
 use crate::state::membership::members::Roll;
@@ -10,7 +10,7 @@ use crate::state::types::Timestamp;
 use pccl_protocol::{EdgeBytes, LinkGeneration, PeerId};
 use std::time::Duration;
 
-/// What the two ends of an edge have counted.
+/// The counts of the two ends of an edge.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Flow {
     counts: (u64, u64),
@@ -75,8 +75,8 @@ impl Group {
         Some(Missing { to, generation, bytes, stalled: now.since(flow.since) })
     }
 
-    /// What `id` has sent to others, what these have received of it, and when they said so, where both speak of the
-    /// same edge of the present ring or mesh.
+    /// The bytes that `id` has sent to others, what these have received of them, and when they said so. Only where both
+    /// speak of the same edge of the present ring or mesh.
     fn counts_of(&self, roll: &Roll, id: PeerId) -> Vec<(EdgeBytes, EdgeBytes, Timestamp)> {
         let beat_of = |id: PeerId| roll.peers.get(&id).and_then(|peer| peer.beat.as_ref());
         let Some((beat, _)) = beat_of(id) else { return Vec::new() };

@@ -17,13 +17,13 @@ use pccl_protocol::{Descriptor, EdgeFault, PeerId, Purpose, Text, limits};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Who asks for pairwise exchange by name waits for the mesh for so long after the ring stands. Its edges are built at
-/// the same time, and take a few round trips more.
+/// A caller that asks for pairwise exchange by name waits for the mesh for this time after the ring stands. The edges
+/// of the mesh are built at the same time, and take a few round trips more.
 const MESH_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a fault that comes back is remembered for twice as long as the one before: to an hour, from a minute.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// What is remembered of the faults of the mesh of one group.
+/// The remembered faults of the mesh of one group.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Mesh {
     /// Edges that failed, and until when that is remembered.
@@ -123,8 +123,8 @@ impl Group {
         (3..=limits::MAX_MESH_RANKS).contains(&self.ring.len())
     }
 
-    /// An edge of the mesh has failed; `stalled_ms` is 0 if its ends saw it break. What stands still ends the attempts
-    /// that run on it, for nobody else would.
+    /// An edge of the mesh has failed; `stalled_ms` is 0 if its ends saw it break. An edge that stands still ends the
+    /// attempts that run on it, for nobody else would.
     pub(crate) fn mesh_fault(&mut self, roll: &Roll, out: &mut Outbox, fault: &EdgeFault, stalled_ms: u64) {
         let (ends, generation) = ((fault.from, fault.to), fault.generation);
         out.changed = true;

@@ -1,8 +1,8 @@
 //! Edges between two members that send to each other, where neither ring nor mesh has such an edge.
 //!
 //! They are planned when the first of the two votes for an operation between them, in a plan that keeps all other
-//! edges, and stay as long as both are members and they do not fail. Who has as many as it can have loses one that is
-//! not in use.
+//! edges, and stay as long as both are members and they do not fail. A member that has as many as it can have loses one
+//! that is not in use.
 
 use super::all_groups::Groups;
 use super::connectivity::Net;
@@ -28,7 +28,7 @@ pub(crate) enum PairState {
     Failed(Text),
 }
 
-/// What is asked for, and what has failed.
+/// The edges that are asked for, and those that have failed.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pairs {
     wanted: BTreeSet<EdgeEnds>,
@@ -117,7 +117,7 @@ impl Group {
         self.has_room_for(ends) && self.net.pairs.wanted.insert(ends)
     }
 
-    /// What is to be done about an operation between two members for which all have voted who are there.
+    /// The next step of an operation between two members for which all have voted who are there.
     pub(crate) fn begin_between(&self, roll: &Roll, id: OpId, pair: Pair) -> Step {
         let id = CollectiveId { kind: CollectiveKind::SendRecv, op: id };
         let ends = (pair.from, pair.to);

@@ -17,8 +17,8 @@ use pccl_protocol::{Algorithm, PeerId, Site};
 use std::collections::BTreeMap;
 
 impl Group {
-    /// What is known of the edges between these peers, row by row, without edges that cannot be used or that break
-    /// again and again.
+    /// The known links between these peers, row by row, without edges that cannot be used or that break again and
+    /// again.
     pub(crate) fn known_links(
         &self,
         roll: &Roll,
@@ -69,7 +69,7 @@ impl Group {
         {
             found.sites = Some(used.clone());
         }
-        // What hosts of a site have in common limits all schedules.
+        // The uplinks that hosts of a site have in common limit all schedules.
         if let Some(BySites { sites, .. }) = &found.sites {
             interfaces = interfaces.with_uplinks(&matrix, sites, carried_by_all(measured, order));
             if !interfaces.uplinks.is_empty() {
@@ -87,8 +87,8 @@ impl Group {
         Some(found)
     }
 
-    /// What an operation by this schedule is predicted to carry over an edge of the ring or the mesh, with the shares
-    /// and sites that its group has, in Mbit/s.
+    /// The rate in Mbit/s that an operation by this schedule is predicted to have over an edge of the ring or the mesh.
+    /// The prediction uses the shares and sites of its group.
     pub(crate) fn exchange_mbit_s(
         &self,
         roll: &Roll,
@@ -172,7 +172,7 @@ impl Group {
     }
 }
 
-/// What edges between these peers carried while all sent to all, in Mbit/s, or 0, by their numbers.
+/// The rates of edges between these peers while all sent to all, in Mbit/s, or 0, by their numbers.
 fn carried_by_all(measured: &Measured, order: &[PeerId]) -> impl Fn(usize, usize) -> f64 {
     move |from, to| {
         let kbit_s = measured.crowded((order[from], order[to]));

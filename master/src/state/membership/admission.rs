@@ -11,12 +11,12 @@ use pccl_protocol::{
     WorldSizes,
 };
 
-/// Who is let in, and when.
+/// State of the admission of peers.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Admission {
     /// The round that waits for its rings.
     pub(crate) round: Option<Round>,
-    /// Who was dropped because of ports that cannot be reached.
+    /// Peers that were dropped because of ports that cannot be reached.
     pub(crate) probation: Probation,
 }
 
@@ -156,7 +156,7 @@ impl Roll {
             peer.topology =
                 Some(TopologyVote { request, wait_for_world, since, withdrawn: false, told: None });
         }
-        // Who waits for a larger world learns of its size, and lets others in who would still fetch ahead.
+        // A peer that waits for a larger world learns of its size, and lets others in that would still fetch ahead.
         out.changed |= self.note_voted(id, CommonVote::Topology) || wait_for_world > 0;
     }
 

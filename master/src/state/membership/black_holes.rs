@@ -5,7 +5,7 @@ use crate::state::groups::edges::EdgeEnds;
 use pccl_protocol::PeerId;
 use std::collections::BTreeMap;
 
-/// What an operator does about such a path.
+/// Advice to an operator about such a path.
 pub(crate) const LET_LARGE_PACKETS_PASS: &str = "lower the MTU of the interface on both machines (`ip link set dev \
                                                  eth0 mtu 1280` as a try), or let ICMP \"fragmentation needed\" \
                                                  through on the way";
@@ -13,7 +13,7 @@ pub(crate) const LET_LARGE_PACKETS_PASS: &str = "lower the MTU of the interface 
 /// Standstills of that shape between the same two after which it is no chance. One may be a path that broke.
 const STANDSTILLS: u32 = 2;
 
-/// What is remembered of pairs of members, the smaller one first.
+/// The standstills of pairs of members, the smaller one first.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct BlackHoles {
     standstills: BTreeMap<(PeerId, PeerId), u32>,

@@ -29,7 +29,7 @@ pub(crate) struct Client {
     pub(crate) requests: u32,
     /// The question whose answer waits until its ports have been tried.
     pub(crate) examined: Option<Examine>,
-    /// What it has used of what it may do.
+    /// The part of its allowance that it has used.
     pub(crate) allowance: Allowance,
     /// Its questions for the status that are not answered.
     pub(crate) questions: VecDeque<RequestId>,
@@ -154,7 +154,7 @@ pub(crate) struct Peer {
     pub(crate) optimize: Option<OptimizeVote>,
     /// Votes that it took back, and has not given again.
     pub(crate) took_back: BTreeSet<CommonVote>,
-    /// What its call and others wait for in each other, and since when that was seen.
+    /// The crossing of its call with others, and since when that was seen.
     pub(crate) crossed: Option<(Crossing, Timestamp)>,
     /// How far it is with the state that it fetches before it is let in, if it wants to.
     pub(crate) ahead: Option<Ahead>,
@@ -170,7 +170,7 @@ pub(crate) struct Peer {
     pub(crate) sizes_told: Option<WorldSizes>,
     /// The group of given members that it is in.
     pub(crate) formed: Option<GroupId>,
-    /// What it brings along from such groups.
+    /// Its past in such groups.
     pub(crate) past: Past,
 }
 
@@ -221,7 +221,7 @@ impl Peer {
         self.info.advertised_host.is_none() && self.remote.to_canonical().is_loopback()
     }
 
-    /// What [`Peer::hosts_for`] makes of this peer as the viewer.
+    /// All that [`Peer::hosts_for`] uses of this peer as the viewer.
     pub(crate) fn view(&self) -> Option<IpAddr> {
         view((self.remote, self.local))
     }
@@ -254,9 +254,9 @@ pub(crate) fn view((remote, local): (IpAddr, IpAddr)) -> Option<IpAddr> {
 /// Of the addresses that a peer announces, those under which others may dial it, beside the one from which the master
 /// sees it come.
 ///
-/// Who comes through a private network, or from this machine, is in a run that relies on its network: others leave it
-/// only if everything that travels is encrypted. The private addresses of who comes from elsewhere mean other machines
-/// to most.
+/// A peer that comes through a private network, or from this machine, is in a run that relies on its network: others
+/// leave it only if everything that travels is encrypted. The private addresses of a peer that comes from elsewhere
+/// mean other machines to most.
 pub(crate) fn candidates(announced: &[Address], remote: IpAddr, is_encrypted: bool) -> Vec<Address> {
     let remote = remote.to_canonical();
     let is_near = is_private(remote) || !may_be_told(remote);

@@ -1,6 +1,7 @@
 //! Connections that a peer wants from one that cannot be dialed: the master hands the wish on, and that one dials.
 //!
-//! Nothing is kept of it. Who asks has its own limit for the connection, and hears when the other one is lost.
+//! Nothing is kept of it. The peer that asks has its own limit for the connection, and hears when the other one is
+//! lost.
 
 use super::client::Phase;
 use super::members::Roll;

@@ -104,7 +104,7 @@ impl MasterState {
         let id = self.roll.clients.get(&client).and_then(|known| known.peer);
         let Some((id, peer)) = id.and_then(|id| Some((id, self.roll.peers.get_mut(&id)?))) else { return };
         self.out.info(format!("the connection of {} has ended ({text})", peer.name(id)));
-        // Who looks for the master elsewhere comes late.
+        // A peer that looks for the master elsewhere comes late.
         let until =
             if with_master { usual.max(since + TAKE_OVER) } else { usual.min(peer.heard_at + silence) };
         peer.away = Some(Away { since, until, with_master, is_dead: false, text });

@@ -1,4 +1,4 @@
-//! Who is heard, who is silent, who is late; and how a peer goes.
+//! Peers that are heard, silent or late; and how a peer goes.
 
 use super::client::Phase;
 use super::members::Roll;
@@ -146,7 +146,7 @@ impl MasterState {
         self.remove_peer(id, &loss);
     }
 
-    /// Forgets a peer. What follows from that is left to the rules.
+    /// Forgets a peer. The rules draw the consequences.
     pub(crate) fn remove_peer(&mut self, id: PeerId, loss: &Loss) {
         let Some(peer) = self.roll.remove(id) else { return };
         self.measured.forget(id);

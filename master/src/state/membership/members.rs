@@ -1,5 +1,5 @@
-//! Who is here: connections and registered peers; and what is the same for all rules, the time and the settings.
-//! Every rule may read it.
+//! The roll: connections and registered peers; and what is the same for all rules, the time and the settings. Every
+//! rule may read it.
 
 use super::client::{Client, CommonVote, Peer, Phase};
 use super::packet_guard::Standing;
@@ -28,10 +28,10 @@ pub(crate) struct Roll {
     pub(crate) away: BTreeSet<PeerId>,
     /// Peers that wait to be let in.
     newcomers: BTreeSet<PeerId>,
-    /// Who was found last not to have given a vote.
+    /// The peer that was found last not to have given a vote.
     #[serde(skip)]
     awaited: BTreeMap<CommonVote, PeerId>,
-    /// Who has not given a vote, as long as nothing changes.
+    /// The peers that have not given a vote, as long as nothing changes.
     #[serde(skip)]
     missing: BTreeMap<CommonVote, BTreeSet<PeerId>>,
     pub(crate) peers: BTreeMap<PeerId, Peer>,
@@ -83,7 +83,7 @@ impl Roll {
         }
     }
 
-    /// A peer goes. What it was called is remembered for a while.
+    /// A peer goes. Its name is remembered for a while.
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&id)?;
         self.forget_client(peer.client);
@@ -137,8 +137,8 @@ impl Roll {
         self.strangers.iter().filter_map(|key| Some((*key, self.clients.get(key)?)))
     }
 
-    /// Finds out who has been silent for longest. Who was heard since it was last looked at moves back when it is at
-    /// the front, and not with each packet.
+    /// Finds out who has been silent for longest. A peer that was heard since it was last looked at moves back when it
+    /// is at the front, and not with each packet.
     pub(crate) fn look_at_silence(&mut self) {
         while let Some((at, id)) = self.heard.first().copied() {
             // Of who is away it is known why nothing is heard.
@@ -209,7 +209,7 @@ impl Roll {
         self.peers.iter().filter(|(_, peer)| peer.has_a_say()).map(|(id, peer)| (*id, peer))
     }
 
-    /// Who has not given a vote and has one.
+    /// The peers that have a vote and have not given it.
     pub(crate) fn missing_for(&self, vote: CommonVote) -> Cow<'_, BTreeSet<PeerId>> {
         let look = || self.voters().filter(|(_, peer)| !vote.is_given(peer)).map(|(id, _)| id).collect();
         self.missing.get(&vote).map_or_else(|| Cow::Owned(look()), Cow::Borrowed)

@@ -1,8 +1,8 @@
 //! Peers that nobody can dial: how they are found out, what is said of them, and what follows for who is let in.
 //!
-//! Who says so itself is outbound-only, and so is who fails the master's test of its ports, unless the master takes
-//! only peers that can be reached. It stays that until it connects anew. Which edges there can be with it is the
-//! matter of [`Dials`].
+//! A peer that says so itself is outbound-only, and so is one that fails the master's test of its ports, unless the
+//! master takes only peers that can be reached. It stays that until it connects anew. Which edges there can be with it
+//! is the matter of [`Dials`].
 
 use super::client::{Peer, Phase};
 use super::members::Roll;
@@ -30,7 +30,7 @@ impl Roll {
         self.peers.get(&id).is_some_and(|peer| peer.outbound_only)
     }
 
-    /// Who of these can dial whom.
+    /// The dials that are possible among these peers.
     pub(crate) fn dials(&self, peers: &[PeerId]) -> Dials {
         let hidden: Dials = peers.iter().copied().filter(|id| self.is_outbound_only(*id)).collect();
         hidden.with_relay(self.options.relay.is_some())
@@ -51,7 +51,7 @@ impl Roll {
         self.dials(&[ends.0, ends.1]).dialer(ends.0, ends.1) == Some(Dialer::Receiver)
     }
 
-    /// Who dials for an edge, and who is dialed.
+    /// The peer that dials for an edge, and the one that is dialed.
     pub(crate) fn dialed(&self, (from, to): EdgeEnds) -> EdgeEnds {
         if self.dials_back((from, to)) { (to, from) } else { (from, to) }
     }
@@ -92,7 +92,7 @@ impl Roll {
         out.info(format!("{} is outbound-only, {found}", self.name_of(id)));
     }
 
-    /// What an operator does so that others can dial a peer.
+    /// Advice to an operator so that others can dial a peer.
     fn how_to_open(&self, id: PeerId) -> String {
         let Some(peer) = self.peers.get(&id) else { return "open its ports".to_owned() };
         let target = peer.reach_target(id, peer);

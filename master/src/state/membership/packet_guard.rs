@@ -143,8 +143,8 @@ impl MasterState {
         }
     }
 
-    /// What is decided otherwise for peers whose group is formed of given members. While such a peer is in no group,
-    /// what it sent in its last one may still be on its way.
+    /// The decision, where it differs for a peer whose group is formed of given members. While such a peer is in no
+    /// group, packets of its last one may still be on their way.
     fn admit_of_formed(
         &self,
         id: PeerId,
@@ -277,7 +277,7 @@ impl Work {
         }
     }
 
-    /// What is kept of the votes of one member is bounded.
+    /// The parts that are kept of the votes of one member are bounded.
     fn admit_parts(&self, id: PeerId, parts: usize) -> Result<(), KickReason> {
         if parts <= limits::FEW_PARTS {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the master itself finds out about the ports of peers, and what is said of them.
+//! The master's own findings about the ports of peers, and what is said of them.
 
 use super::client::{Peer, Phase};
 use super::members::Roll;
@@ -54,7 +54,7 @@ impl Roll {
         peer.closed = closed.collect();
         peer.tried = true;
         let (client, may_be_hidden) = (peer.client, peer.info.outbound_only.is_none());
-        // Whoever is in a ring already is dialed: the others find out.
+        // A peer that is in a ring already is dialed: the others find out.
         let is_outside = peer.phase == Phase::Pending && !self.options.require_reachable;
         if may_be_hidden
             && is_outside

@@ -33,7 +33,7 @@ impl Client {
 }
 
 impl Roll {
-    /// Who is examined under this identity.
+    /// The client that is examined under this identity.
     fn examined(&self, id: PeerId) -> Option<ClientKey> {
         let asks = |client: &Client| client.examined.as_ref().is_some_and(|asked| asked.peer == id);
         self.clients.iter().find(|(_, client)| asks(client)).map(|(key, _)| *key)

@@ -1,6 +1,6 @@
-//! Who was dropped because of ports that cannot be reached, and comes back: each time costs the others a ring and the
-//! search for what is wrong with it. So after the first time it is let in again only after a while, each time a longer
-//! one.
+//! Peers that were dropped because of ports that cannot be reached, and come back: each time costs the others a ring
+//! and the search for what is wrong with it. So after the first time such a peer is let in again only after a while,
+//! each time a longer one.
 
 use super::client::{Peer, Phase};
 use super::members::Roll;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 /// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Who has not been dropped for this long begins anew.
+/// A peer that has not been dropped for this long begins anew.
 const MEMORY: Duration = Duration::from_secs(600);
 /// Addresses that are remembered; the one that was dropped longest ago goes for the next one.
 const ADDRESSES_MAX: usize = 1024;
@@ -59,7 +59,7 @@ impl Probation {
         let record = self.records.entry(address).or_insert(Record { times: 0, dropped_at: now, until: now });
         record.times = record.times.saturating_add(1);
         record.dropped_at = now;
-        // Whoever was dropped once may have been unlucky.
+        // A peer that was dropped once may have been unlucky.
         let wait = match record.times {
             1 => Duration::ZERO,
             times => FIRST_WAIT.saturating_mul(1 << (times - 2).min(8)).min(LONGEST_WAIT),

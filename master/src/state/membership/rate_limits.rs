@@ -1,6 +1,6 @@
-//! What one client may ask of the master, and how often. They are counted for each client; joins for each network from
-//! which they come. Who is faster is read more slowly, and never dropped: a program may be as fast as it likes, and
-//! what it sends waits in its own buffers.
+//! Requests that one client may send to the master, and how often. They are counted for each client; joins for each
+//! network from which they come. A client that is faster is read more slowly, and never dropped: a program may be as
+//! fast as it likes, and its packets wait in its own buffers.
 
 use super::client::Phase;
 use super::packet_guard::Standing;
@@ -16,7 +16,7 @@ use tinysockets::throttle::Network;
 const JOINS: Rate = Rate { burst: 2048.0, per_second: 32.0 };
 /// Networks whose joins are counted each for itself; those that have not used any are forgotten.
 const MAX_NETWORKS: usize = 4096;
-/// Answers to a client in a ring that asks for the status. Who asks more often is answered later.
+/// Answers to a client in a ring that asks for the status. A client that asks more often is answered later.
 const ANSWERS: Rate = Rate { burst: 64.0, per_second: 32.0 };
 /// The same for everybody else.
 const ANSWERS_TO_OTHERS: Rate = Rate { burst: 8.0, per_second: 4.0 };
@@ -44,7 +44,7 @@ const KEYS: Rate = Rate {
 /// Questions for the rates of edges, whose answers are large.
 const RATES: Rate = Rate { burst: 8.0, per_second: 1.0 };
 
-/// What is counted, each for itself.
+/// The subjects that are counted, each for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 enum Subject {
     Beats,
@@ -58,7 +58,7 @@ enum Subject {
     Questions,
 }
 
-/// What is counted of a packet.
+/// The subject of a packet that is counted, its rate and its count.
 struct Counted {
     what: Subject,
     rate: Rate,
@@ -88,7 +88,7 @@ fn counted(packet: &C2m, options: &Options) -> Option<Counted> {
     }
 }
 
-/// What a client has used of what it may do.
+/// The part of its allowance that a client has used.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Allowance {
     used: BTreeMap<Subject, Bucket<Timestamp>>,
@@ -165,7 +165,7 @@ impl MasterState {
         match self.roll.standing(client) {
             None | Some(Standing::Stranger(_)) => limits::MAX_FIRST_PACKET_BYTES,
             Some(Standing::Peer(id, _, Phase::Pending)) => match self.roll.peers.get(&id) {
-                // What it sent in its last group may still be on its way.
+                // Packets that it sent in its last group may still be on their way.
                 Some(peer) if peer.info.formed && peer.past.has_group() => limits::MAX_PACKET_BYTES,
                 Some(peer) if peer.info.formed => limits::MAX_FORMING_PACKET_BYTES,
                 _ => limits::MAX_WAITING_PACKET_BYTES,

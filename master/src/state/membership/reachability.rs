@@ -1,7 +1,7 @@
-//! Who reaches whom: judged by what all members of a group find when they are asked at the same time, not by one ring
-//! after the other.
+//! Reachability of peers: judged by what all members of a group find when they are asked at the same time, not by one
+//! ring after the other.
 //!
-//! The master itself tries the listeners of each peer that registers. What it finds is a hint: the peer is warned, and
+//! The master itself tries the listeners of each peer that registers. Its finding is a hint: the peer is warned, and
 //! the others are asked, since they may reach what the master does not, and the other way round.
 
 use super::client::{Peer, Phase};
@@ -19,7 +19,7 @@ use pccl_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What the way of a question and its answer may take, beside the connections that are tried.
+/// The time that the way of a question and its answer may take, beside the connections that are tried.
 const WAY: Duration = Duration::from_secs(1);
 /// Ports that a peer tries at the same time.
 const TRIED_AT_ONCE: usize = 256;
@@ -28,7 +28,7 @@ const ENOUGH_TO_JUDGE: usize = 3;
 /// Edges that are listed in one reason; the rest is counted.
 const EDGES_MAX: usize = 4;
 
-/// What a member has answered.
+/// The answer of a member.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Answer {
     /// The newest ring that it has worked on.
@@ -53,7 +53,7 @@ pub(crate) struct Check {
     since: Timestamp,
     due: Timestamp,
     reason: Reason,
-    /// Who was asked, and what came back.
+    /// The members that were asked, and what came back.
     asked: BTreeMap<PeerId, Option<Answer>>,
     targets: BTreeSet<PeerId>,
     /// Ports that were not reached, of data and of state, and why.
@@ -256,7 +256,7 @@ impl Group {
         }
     }
 
-    /// What was found becomes what is known of edges.
+    /// The findings become the knowledge about edges.
     fn take_in(&mut self, roll: &mut Roll, out: &mut Outbox, check: &Check) {
         let until = roll.now + roll.options.forbidden_expiry;
         for target in &check.targets {

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// Who wants to know how the run is.
+/// The clients that want to know how the run is.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StatusRequests {
     /// Clients that have asked since the rules ran last.
@@ -32,7 +32,7 @@ impl StatusRequests {
         self.later.values().min().copied()
     }
 
-    /// Who may be answered now.
+    /// The clients that may be answered now.
     fn take_due(&mut self, now: Timestamp) -> BTreeSet<ClientKey> {
         let mut due = std::mem::take(&mut self.fresh);
         due.extend(self.later.iter().filter(|(_, at)| **at <= now).map(|(client, _)| *client));
@@ -107,8 +107,8 @@ impl MasterState {
         }
     }
 
-    /// Answers who asked for the status since the rules ran last: between facts and rules the state is half a state.
-    /// Who asks often is answered later.
+    /// Answers the clients that asked for the status since the rules ran last: between facts and rules the state is
+    /// half a state. A client that asks often is answered later.
     pub(crate) fn answer_status_requests(&mut self) {
         let due = self.asked.take_due(self.roll.now);
         let mut known: BTreeMap<Option<GroupId>, Status> = BTreeMap::new();
@@ -190,7 +190,7 @@ impl MasterState {
             request,
             run: self.roll.options.run,
             uptime_ms: self.roll.now.as_micros() / 1000,
-            // Whoever sends it knows.
+            // The event loop, which sends it, knows their number.
             run_keys: 0,
             wire: self.roll.options.wire,
             trusted_seeders: self.roll.options.trusted_seeders.clone(),
@@ -202,7 +202,7 @@ impl MasterState {
                 .map(|(id, peer)| self.roll.status_of(*id, peer))
                 .collect(),
             waits: waits.collect(),
-            // Whoever sends it knows.
+            // The event loop, which sends it, knows the relay.
             relay: None,
             lead: StatusLead { term: Term(0), acts: true, standbys: Vec::new(), text: None, journal: None },
         }

@@ -21,7 +21,7 @@ impl MasterState {
         self.blocked_for(id)
     }
 
-    /// What something that `id` voted for waits for, if anything does.
+    /// A text about what something that `id` voted for waits for, if anything does.
     pub(crate) fn blocked_for(&self, id: PeerId) -> Option<Text> {
         let peer = self.roll.peers.get(&id)?;
         let forming = self.formings.sentence_for(&self.roll, id);
@@ -117,7 +117,7 @@ impl Roll {
         self.list_peers(self.missing_for(vote).iter().copied())
     }
 
-    /// Who or what keeps the next round from beginning.
+    /// The peers or facts that keep the next round from beginning.
     pub(crate) fn missing_for_world(&self) -> String {
         if self.missing_for(CommonVote::Topology).is_empty() {
             let outside = self.outside_waits().into_iter().next();
@@ -141,12 +141,12 @@ impl Roll {
         !wanted.is_empty() && groups.any(|group| !wanted.contains(&group))
     }
 
-    /// Who keeps the pending query from being answered.
+    /// The peers that keep the pending query from being answered.
     pub(crate) fn missing_for_pending(&self) -> String {
         self.list_voters_without(CommonVote::Pending)
     }
 
-    /// Who keeps an optimisation from beginning.
+    /// The peers that keep an optimisation from beginning.
     pub(crate) fn missing_for_optimization(&self) -> String {
         format!("the vote of {}", self.list_voters_without(CommonVote::Optimize))
     }
@@ -157,7 +157,7 @@ impl Roll {
 }
 
 impl Group {
-    /// What its ring waits for, if it does not stand.
+    /// A sentence about what its ring waits for, if it does not stand.
     pub(crate) fn ring_sentence(&self, roll: &Roll, id: GroupId) -> Option<String> {
         if self.ring_confirmed(roll) {
             return None;

@@ -14,7 +14,7 @@ use pccl_protocol::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is to be done about an attempt now.
+/// The next step of an attempt.
 pub(crate) enum Step {
     Wait,
     /// Nobody has it in flight any more.
@@ -43,7 +43,7 @@ impl Group {
     fn record_initiate(&mut self, roll: &Roll, out: &mut Outbox, id: PeerId, initiate: Initiate) {
         let (now, op) = (roll.now, initiate.op);
         if let Some(pair) = op.tag.pair {
-            // Whoever comes first has the edge built.
+            // The peer that comes first has the edge built.
             out.changed |= roll.may_meet((pair.from, pair.to)) && self.want_pair(pair, now);
         }
         let history = &self.work.history;
@@ -105,8 +105,8 @@ impl Group {
         Step::Commence(descriptor.algorithm_for(votes.len(), self.net.paths))
     }
 
-    /// A caller has named somebody by a rank of another ring than this one. What it meant is a member perhaps, and what
-    /// it followed from may have changed: it is to look again, before anything moves.
+    /// A caller has named somebody by a rank of another ring than this one. The peer that it meant is a member perhaps,
+    /// and what it followed from may have changed: it is to look again, before anything moves.
     fn outdated(&self, roll: &Roll, id: OpId, votes: &BTreeMap<PeerId, Descriptor>) -> Option<Step> {
         let (peer, vote) = votes.iter().find(|(_, vote)| vote.by_rank && !vote.knew_ring)?;
         let (kind, name) = (vote.kind(), roll.name_of(*peer));
@@ -201,7 +201,7 @@ impl Groups {
     /// Rule: votes are answered, complete votes begin, running attempts are decided.
     pub(crate) fn settle_collectives(&mut self, roll: &Roll, out: &mut Outbox) -> bool {
         if out.changed {
-            // What all votes of a group depend on.
+            // The gate, on which all votes of a group depend.
             self.values_mut().for_each(|group| group.work.ops.set_gate(group.gate(roll)));
         }
         let due: Vec<(GroupId, BTreeSet<OpId>)> =

@@ -13,8 +13,8 @@
 //! peers at another moment than the others, which is no mistake: theirs ends so that they count again, and the wait
 //! goes on.
 //!
-//! It is looked for when somebody beats that is in such a call. What is found has to stand for a while: who has just
-//! learnt that one operation failed may be about to give up the next ones before it goes on.
+//! It is looked for when somebody beats that is in such a call. A crossing has to stand for a while: a peer that has
+//! just learnt that one operation failed may be about to give up the next ones before it goes on.
 
 use crate::state::MasterState;
 use crate::state::groups::group::{GivenUp, Group, Op, Sync, WhyGivenUp};
@@ -35,11 +35,11 @@ pub(crate) struct Crossing {
     call: CallKind,
     request: RequestId,
     with: With,
-    /// Who waits for the peer, and for whom the peer waits.
+    /// The peer that waits for this one, and for which this one waits.
     waits: PeerId,
 }
 
-/// What waits for a peer.
+/// The operation that waits for a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum With {
     Collective(CollectiveId),

@@ -1,5 +1,5 @@
-//! What attempts have come to in the present epoch of a group, and in those before it over which they are counted on,
-//! by tag; and the end of an epoch that has had many.
+//! The outcomes of attempts in the present epoch of a group, and in those before it over which they are counted on, by
+//! tag; and the end of an epoch that has had many.
 
 use super::work::Work;
 use crate::state::groups::all_groups::Groups;
@@ -37,7 +37,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// What is known of a tag, if it has had an outcome.
+    /// The history of a tag, if it has had an outcome.
     pub(crate) fn tag(&self, tag: Tag) -> Option<&TagHistory> {
         self.tags.get(&tag)
     }

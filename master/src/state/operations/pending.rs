@@ -1,8 +1,8 @@
 //! The collectives of one group that have no outcome yet, and which of them the rules have to look at.
 //!
 //! An input touches few of the operations in flight, so the rules look at those only whose facts have changed since
-//! they last did, and at those that time alone, or a sign of life of a peer, may change. What all operations depend on,
-//! such as whether the ring stands, is one value per group ([`Gate`]); when it changes, all are looked at.
+//! they last did, and at those that time alone, or a sign of life of a peer, may change. The facts that all operations
+//! depend on, such as whether the ring stands, are one value per group ([`Gate`]); when it changes, all are looked at.
 
 use crate::state::groups::group::Op;
 use crate::state::types::Timestamp;
@@ -10,7 +10,7 @@ use pccl_protocol::{Descriptor, GroupEpoch, OpId, PeerId, TooFewPeers, VoteRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-/// What all votes of a group depend on.
+/// The facts that all votes of a group depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Gate {
     pub(crate) epoch: GroupEpoch,
@@ -39,7 +39,7 @@ pub(crate) struct Ops {
     changed: BTreeSet<OpId>,
     /// Time alone, or a sign of life, may change what is to be done about these.
     timed: BTreeSet<OpId>,
-    /// What each peer has in flight.
+    /// The operations that each peer has in flight.
     of: BTreeMap<PeerId, BTreeSet<OpId>>,
     running: usize,
     gate: Gate,
@@ -59,7 +59,7 @@ impl Ops {
         self.running > 0
     }
 
-    /// What votes depended on when the rules last looked.
+    /// The gate as it was when the rules last looked.
     pub(crate) const fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -88,7 +88,7 @@ impl Ops {
         }
     }
 
-    /// What a peer has in flight.
+    /// The operations that a peer has in flight.
     pub(crate) fn of(&self, peer: PeerId) -> impl Iterator<Item = (OpId, &Op)> {
         let ids = self.of.get(&peer).into_iter().flatten();
         ids.filter_map(|id| Some((*id, self.all.get(id)?)))

@@ -44,7 +44,7 @@ pub(crate) struct Straggler {
     since: Timestamp,
 }
 
-/// Who alone holds up which vote.
+/// The peers each of which alone holds up a vote.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Stragglers(BTreeMap<Vote, Straggler>);
 
@@ -70,8 +70,8 @@ impl Stragglers {
         self.0 = watched;
     }
 
-    /// Who has held up a vote for too long, and why it has to go: the one who began first, since the loss of one may
-    /// free the others.
+    /// The peer that has held up a vote for too long, and why it has to go: the one that began first, since the loss of
+    /// one may free the others.
     pub(crate) fn late(&self, roll: &Roll) -> Option<(PeerId, KickReason)> {
         let timeout = roll.options.straggler_timeout?;
         let due = |s: &Straggler| s.since + timeout <= roll.now && !roll.suspect(s.peer);
@@ -127,7 +127,7 @@ fn missing_alone(roll: &Roll, groups: &Groups, admission: &Admission) -> Vec<(Vo
     all.extend(voter_without(roll, |peer| peer.pending.is_some()).map(|peer| (Vote::Pending, peer)));
     for (id, group) in groups.iter() {
         for (op, state) in group.work.ops.iter() {
-            // Who sends or receives waits for nobody but the other one, whose turn may be much later.
+            // A peer that sends or receives waits for nobody but the other one, whose turn may be much later.
             if let Op::Voting { votes, .. } = state
                 && op.tag.pair.is_none()
                 && votes.len() + 1 == group.ring.len()

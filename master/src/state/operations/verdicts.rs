@@ -12,8 +12,8 @@ use pccl_protocol::{
 /// Names listed in one sentence; the rest is counted.
 const NAMES_MAX: usize = 4;
 
-/// What the master says of whoever got no shared state: behind its name in a verdict, behind "it" in the reason of its
-/// drop. Programs that judge a run look for it.
+/// The words of the master about a peer that got no shared state: behind its name in a verdict, behind "it" in the
+/// reason of its drop. Programs that judge a run look for it.
 pub const NO_STATE: &str = "could not fetch the shared state";
 
 /// Why a transfer between two members ends if a new plan of their group has no edge for it. Programs that judge a run

@@ -1,4 +1,4 @@
-//! What was measured of the edges between peers. An edge that could not be measured is a fact, too.
+//! The measurements of the edges between peers. An edge that could not be measured is a fact, too.
 
 use crate::state::groups::edges::EdgeEnds;
 use crate::state::types::{Options, Timestamp};
@@ -19,7 +19,7 @@ struct Finding {
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Measured {
     edges: BTreeMap<EdgeEnds, Finding>,
-    /// What edges carried in kbit/s while all members of a group sent to all, and when; nothing if that was not
+    /// The rates of edges in kbit/s while all members of a group sent to all, and when; nothing if that was not
     /// measured.
     crowded: BTreeMap<EdgeEnds, (Timestamp, Option<u64>)>,
 }
@@ -82,7 +82,7 @@ impl Measured {
         self.crowded.insert(ends, (at, kbit_s));
     }
 
-    /// What an edge carried in kbit/s while all members of its group sent to all.
+    /// The rate of an edge in kbit/s while all members of its group sent to all.
     pub(crate) fn crowded(&self, ends: EdgeEnds) -> Option<u64> {
         self.crowded.get(&ends)?.1
     }

@@ -72,7 +72,7 @@ enum Stage {
     Connecting,
 }
 
-/// What an optimisation may use and change.
+/// The means that an optimisation may use and change.
 pub(crate) struct Means<'a> {
     pub(crate) groups: &'a mut Groups,
     pub(crate) roll: &'a mut Roll,
@@ -276,7 +276,7 @@ impl Optimization {
         };
         match next {
             Some(edges) => self.begin_probes(roll, out, edges, false),
-            // What has just been measured says whether that is of use.
+            // The rates that have just been measured say whether that is of use.
             None if !was_crowded => self.begin_probes(roll, out, crowded_edges(groups, roll, measured), true),
             None => self.begin_planning(roll),
         }
@@ -307,7 +307,7 @@ impl Optimization {
     fn advance_planning(&mut self, means: &mut Means<'_>) -> bool {
         let Stage::Planning { due } = self.stage else { return false };
         let late = due <= means.roll.tick;
-        // What was planned for other members than there are now is of no use.
+        // A ring that was planned for other members than there are now is of no use.
         let is_for =
             |group: &Group, planned: &Planned| group.members() == planned.members.iter().copied().collect();
         let groups = &*means.groups;
@@ -339,7 +339,8 @@ impl Optimization {
         self.stage = Stage::Connecting;
         for (id, planned) in &self.planned {
             let Some(group) = groups.get_mut(id) else { continue };
-            // What was found in the background is known to this plan: it began with the same figures, or newer ones.
+            // The ring that was found in the background is known to this plan: the plan began with the same figures, or
+            // newer ones.
             let better = group.next.better.take().map(|better| better.order);
             let kept = planned.result.as_ref().map_or(true, |answer| answer.kept);
             let order = if kept { better } else { planned.order() };
@@ -355,7 +356,7 @@ impl Optimization {
         matches!(self.stage, Stage::Connecting)
     }
 
-    /// What it waits for, in words.
+    /// The things that it waits for, in words.
     pub(crate) fn sentence(&self, roll: &Roll, groups: &Groups) -> String {
         match &self.stage {
             Stage::Probing { round, rounds, open, .. } => {

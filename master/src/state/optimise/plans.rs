@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Groups with fewer members have one ring only.
 pub(crate) const SMALLEST_PLANNED: usize = 3;
 
-/// What a ring is planned for.
+/// The purpose for which a ring is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Purpose {
     /// An optimisation, in which all wait for it.
@@ -98,7 +98,7 @@ impl Plans {
         }
     }
 
-    /// What came of a plan; nothing if it was dropped meanwhile.
+    /// The result of a plan; nothing if it was dropped meanwhile.
     fn take(&mut self, key: PlanKey, result: Result<Answer, String>) -> Option<(GroupId, Purpose, Planned)> {
         let group = self.open.iter().find(|(_, pending)| pending.key == key).map(|(group, _)| *group)?;
         let Pending { members, purpose, .. } = self.open.remove(&group)?;
@@ -133,7 +133,7 @@ impl Plans {
     }
 }
 
-/// What a plan for a group came to.
+/// The result of a plan for a group.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Planned {
     /// Its members when it was planned, in the order of the numbers in the answer.
@@ -161,7 +161,7 @@ impl Group {
         self.can_be_ordered() && !self.work.ops.any_runs()
     }
 
-    /// What the planner is to do; `groups` share the time in which others wait for it.
+    /// The job of the planner; `groups` share the time in which others wait for it.
     fn plan_job(
         &self,
         roll: &Roll,

@@ -46,8 +46,8 @@ pub(crate) fn rounds_of_probes(
     all
 }
 
-/// Rounds of a sample, in numbers of members. Who has enough edges, fresh ones of an earlier optimisation among them,
-/// needs no more: a newcomer costs its own.
+/// Rounds of a sample, in numbers of members. A member that has enough edges, fresh ones of an earlier optimisation
+/// among them, needs no more: a newcomer costs its own.
 fn sample(
     members: &[PeerId],
     measured: &Measured,
@@ -92,7 +92,7 @@ pub(crate) fn crowded_edges(groups: &Groups, roll: &Roll, measured: &Measured) -
         let places = roll.places(members);
         let is_known = edges.iter().all(|ends| measured.rate(*ends).is_some());
         let wants = |ends: &EdgeEnds| measured.wants_crowd(*ends, roll.now, &roll.options);
-        // What peers in one place have in common is no network.
+        // Peers in one place have no network in common.
         if is_known && places.iter().any(|place| *place != places[0]) && edges.iter().any(wants) {
             all.extend(edges);
         }

@@ -1,9 +1,9 @@
-//! What operations show of the rates of edges, read off the beats of both ends.
+//! The rates of edges as operations show them, read off the beats of both ends.
 //!
 //! All edges of a ring move the same bytes in the same time, so the pace of an operation says what the slowest one can
 //! do. The slowest is the one on which bytes wait all the time. So an edge is judged only while operations run, and
-//! only if its sending end had bytes on it at every look. What one operation is too short to show, several show
-//! together.
+//! only if its sending end had bytes on it at every look. Several operations show together what one is too short to
+//! show.
 //!
 //! In pairwise exchange all edges of a host share its interface, so that each is slower than what was measured of it
 //! alone. They are judged against the rate at which the exchange would be as fast as predicted, with the shares that
@@ -29,13 +29,13 @@ const SPANS: usize = 3;
 const SHORTEST_SPAN: Duration = Duration::from_millis(80);
 /// Round trips that a connection that was idle needs, about, to find its rate again.
 const START_ROUND_TRIPS: u32 = 8;
-/// Who has not got on for so long with what has come by an edge is what holds it up, in milliseconds.
+/// A receiving end that has not got on with the bytes of an edge for this time holds the edge up, in milliseconds.
 const AT_WORK_MS: u64 = 100;
 /// The way back of an edge that has become slow is taken for at most this many times as fast, until it is measured:
 /// most often it is slow as well, but where there is no third way it is worth trying.
 const WAY_BACK: u64 = 2;
 
-/// What one look has shown.
+/// The result of one look.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
 struct Look {
     op: OpId,
@@ -79,7 +79,7 @@ impl Pace {
     }
 }
 
-/// What the beats of both ends of an edge say.
+/// The finding from the beats of both ends of an edge.
 enum Seen {
     /// Nothing about its rate: no operation runs, or one has only just begun.
     Nothing,
@@ -118,7 +118,7 @@ impl Group {
         self.judge_pace(roll, measured, out, ends, algorithm, range)
     }
 
-    /// What the last beats of `id` and of a peer that sends to it say of the edge between them.
+    /// The finding from the last beats of `id` and of a peer that sends to it about the edge between them.
     fn look_at_edge(
         &self,
         roll: &Roll,
@@ -128,7 +128,7 @@ impl Group {
     ) -> Option<Seen> {
         let (beat, heard_at) = roll.peers.get(&received.peer)?.beat.as_ref()?;
         let ends = (received.peer, id);
-        // What is between two members has a rate of its own, that no plan promises.
+        // An operation between two members has a rate of its own, that no plan promises.
         let op = beat.operation.filter(|it| it.op.tag.pair.is_none())?.op;
         let Op::Running { since, participants, algorithm, .. } = self.work.ops.get(&op)? else { return None };
         let is_used = match algorithm {

@@ -45,7 +45,7 @@ impl Optimizer {
         true
     }
 
-    /// What an optimisation waits for, in words.
+    /// The things that an optimisation waits for, in words.
     pub(crate) fn sentence(&self, roll: &Roll, groups: &Groups) -> String {
         let reason = match &self.running {
             None => roll.missing_for_optimization(),
@@ -76,7 +76,7 @@ impl Groups {
 }
 
 impl Optimization {
-    /// What it came to, for all members of a group of this size.
+    /// Its result, for all members of a group of this size.
     fn review(
         &self,
         groups: &Groups,

@@ -1,4 +1,4 @@
-//! Whose content a sync spreads: a pure function of the votes.
+//! The voter whose content a sync spreads: a pure function of the votes.
 
 use crate::state::groups::group::SyncVote;
 use pccl_hash::Digest128;
@@ -13,7 +13,7 @@ pub(crate) struct Conflict {
     pub(crate) values: (String, String),
 }
 
-/// What a voter has to do.
+/// The part of a voter in a sync.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Part {
     pub(crate) fetch: Vec<FetchItem>,
@@ -43,7 +43,7 @@ type Votes = BTreeMap<PeerId, SyncVote>;
 /// How the tensors of a voter differ from those of its group.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Deviation {
-    /// What the group has, and what the voter has, for the first key that differs.
+    /// The tensor of the group, and that of the voter, for the first key that differs.
     pub(crate) theirs: String,
     pub(crate) own: String,
     /// How many voters are as the group is.

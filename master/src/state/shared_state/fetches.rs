@@ -1,9 +1,9 @@
-//! Whose fault it is that shared state cannot be fetched: a pure function of who asked whom in vain.
+//! The peers whose fault it is that shared state cannot be fetched: a pure function of who asked whom in vain.
 
 use pccl_protocol::{PeerId, SourceFault};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the fetches of a group have shown about its members.
+/// The facts that the fetches of a group have shown about its members.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Fetches {
     /// How often somebody asked a source in vain since somebody last got something there.
@@ -53,7 +53,7 @@ impl Fetches {
 /// Fetches that failed in one sync: for each receiver the sources that it asked in vain.
 pub(crate) type Failures = BTreeMap<PeerId, Vec<(PeerId, SourceFault)>>;
 
-/// Who has to go so that the others can sync.
+/// The peers that have to go so that the others can sync.
 #[derive(Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Culprits {
     pub(crate) receivers: BTreeSet<PeerId>,

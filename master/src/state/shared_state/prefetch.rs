@@ -23,14 +23,14 @@ use std::time::Duration;
 const LOANS_GRACE: Duration = Duration::from_millis(200);
 /// A newcomer that does not get on for this long is let in as it is.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So many newer contents after the first that it was told of, it is let in as it is.
+/// A newcomer is let in as it is after this number of newer contents beyond the first that it was told of.
 const CONTENTS_MAX: u64 = 3;
-/// So often it may fail.
+/// The number of times that it may fail.
 const FAILURES_MAX: u32 = 8;
 /// Plans that are remembered: steps that name one of them may be on their way.
 const PLANS_MAX: usize = 8;
 
-/// What a newcomer was told of one sync.
+/// The facts of one sync that a newcomer was told.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Told {
     sync: SyncId,
@@ -53,7 +53,7 @@ pub(crate) struct Ahead {
     told: VecDeque<Told>,
     /// The place of the first content that it was told of.
     first: Option<Place>,
-    /// What it holds, see [`Agreed::content`].
+    /// The content that it holds, see [`Agreed::content`].
     holds: Option<SyncId>,
     failures: u32,
     gave_up: bool,
@@ -125,7 +125,7 @@ impl Ahead {
         }
     }
 
-    /// It did not get all of it. What became of an older one says nothing about the newest.
+    /// It did not get all of it. A failure with an older one says nothing about the newest.
     fn failed(&mut self, sync: SyncId) {
         if let Some(told) = self.told.back_mut().filter(|told| told.sync == sync) {
             self.failures = self.failures.saturating_add(1);
@@ -153,7 +153,7 @@ impl Ahead {
         if last.as_ref().is_none_or(|last| last.content != agreed.content || last.sync == agreed.sync) {
             self.got_on = now;
         }
-        // What it has missed of another count says nothing about this one.
+        // Contents of another count that it has missed say nothing about this one.
         self.first =
             self.first.filter(|first| agreed.place.newer_than(*first).is_some()).or(Some(agreed.place));
         if let Some(last) = last.filter(|last| last.sync == agreed.sync) {
@@ -237,7 +237,7 @@ impl Groups {
         self.why_let_in(roll, peer).is_none()
     }
 
-    /// What a newcomer waits for that fetches the state ahead.
+    /// A text about what a newcomer waits for that fetches the state ahead.
     pub(crate) fn ahead_sentence(&self, roll: &Roll, peer: &Peer) -> Option<String> {
         let ahead = peer.ahead.as_ref().filter(|_| self.fetches_ahead(roll, peer))?;
         let agreed = self.get(&peer.group())?.shared.agreed.as_ref()?;
@@ -378,14 +378,14 @@ impl MasterState {
         out.send(peer.client, M2c::StateAhead(SyncPlan { sync, revision, fetch, sources }));
         out.debug(format!("{} is told of {} lenders of sync {sync}", peer.name(id), lenders.len()));
         let Some(peer) = roll.peers.get_mut(&id) else { return };
-        // What it brought is not there any more from now on.
+        // The state that it brought is not there any more from now on.
         peer.info.resume = None;
         if let Some(ahead) = &mut peer.ahead {
             ahead.tell(agreed, &lenders, now);
         }
     }
 
-    /// What newcomers wait for that fetch the state ahead.
+    /// Texts about what newcomers wait for that fetch the state ahead.
     pub(crate) fn ahead_waits(&self) -> Vec<(Timestamp, String)> {
         let of = |(id, peer): (&PeerId, &Peer)| {
             let sentence = self.groups.ahead_sentence(&self.roll, peer)?;

@@ -13,7 +13,7 @@ use pccl_protocol::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of the revisions of the groups that let newcomers in. It outlives their members.
+/// The knowledge of the revisions of the groups that let newcomers in. It outlives their members.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Revisions {
     /// For groups that have committed nothing: nothing below this is committed.
@@ -25,7 +25,7 @@ pub(crate) struct Revisions {
     late: BTreeMap<PeerId, Timestamp>,
 }
 
-/// What a group has committed.
+/// The revision that a group has committed.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct History {
     /// The last revision, or the one that an operator chose since.
@@ -39,7 +39,7 @@ struct History {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Refusal {
     since: Timestamp,
-    /// What would have been committed, if nobody who waits offers more.
+    /// The revision that would have been committed, if nobody who waits offers more.
     lost: Option<Revision>,
     text: Text,
 }
@@ -84,7 +84,7 @@ impl Revisions {
     }
 }
 
-/// What the choice of an operator means to a group.
+/// The meaning of an operator's choice for a group.
 enum Choice {
     /// Nobody there holds more; the group goes on from the chosen revision.
     Resume,
@@ -93,7 +93,7 @@ enum Choice {
 }
 
 impl Groups {
-    /// What the living members of a group have committed and hold.
+    /// The revision that the living members of a group have committed and hold.
     fn held_revision(&self, roll: &Roll, group: GroupId) -> Option<Revision> {
         let group = self.get(&group)?;
         let is_held = group.shared.holders.iter().any(|id| roll.peers.contains_key(id));
@@ -110,7 +110,7 @@ impl Groups {
 }
 
 impl Peer {
-    /// What a newcomer offers to a group that lets newcomers in.
+    /// The revision that a newcomer offers to a group that lets newcomers in.
     fn resume_offer(&self) -> Option<Revision> {
         let waits = matches!(self.phase, Phase::Pending | Phase::Connecting) && !self.info.formed;
         self.info.resume.filter(|_| waits).map(|offer| offer.revision)
@@ -118,8 +118,8 @@ impl Peer {
 }
 
 impl Roll {
-    /// Whose tensors are the right ones: of those who took part in the last committed sync; if none of them votes, of
-    /// those who offered the highest revision that is voted for.
+    /// The peers whose tensors are the right ones: those who took part in the last committed sync; if none of them
+    /// votes, those who offered the highest revision that is voted for.
     pub(crate) fn trusted_with_shapes(
         &self,
         group: &Group,
@@ -275,7 +275,7 @@ impl MasterState {
         !fresh.is_empty() || !over.is_empty()
     }
 
-    /// What waits because of revisions.
+    /// The waits because of revisions.
     pub(crate) fn revision_waits(&self) -> Vec<(Timestamp, String)> {
         let late = self.revisions.late.iter();
         let late = late.filter_map(|(id, since)| Some((*since, self.blocked_by_history(*id)?)));

@@ -16,8 +16,8 @@ impl Roll {
         listed.is_empty() || self.peers.get(&id).is_some_and(|peer| listed.contains(&peer.info.name))
     }
 
-    /// Who has the name of a trusted seeder keeps it for as long as it is there. Only its own next life, which has
-    /// proven who it was, may come with the same name before.
+    /// A peer that has the name of a trusted seeder keeps it for as long as it is there. Only its own next life, which
+    /// has proven who it was, may come with the same name before.
     pub(crate) fn admit_name(&self, info: &Register) -> Result<(), KickReason> {
         if !self.options.trusted_seeders.contains(&info.name) {
             return Ok(());
@@ -87,7 +87,7 @@ impl MasterState {
     }
 }
 
-/// What a seeder that votes has instead.
+/// A text about what a seeder that votes has instead.
 fn seeder_that_votes(name: &Name, vote: &SyncVote, election: &Election) -> String {
     if vote.revision == election.revision {
         format!("{name} holds another content or gives nothing")

@@ -1,5 +1,5 @@
-//! What the last committed sync of a group has agreed on, and which members lend it: they give it to newcomers while
-//! they train.
+//! The state that the last committed sync of a group has agreed on, and which members lend it: they give it to
+//! newcomers while they train.
 
 use super::election::Election;
 use crate::state::groups::group::SyncVote;
@@ -8,7 +8,7 @@ use pccl_hash::Digest128;
 use pccl_protocol::{FetchItem, Key, PeerId, Revision, SyncId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the voters of a sync hold once it is committed.
+/// The content that the voters of a sync hold once it is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Content {
     /// Tensors that are the same everywhere.
@@ -20,7 +20,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// What these votes come to when everybody has got what the election names. All votes have the same tensors.
+    /// The content of these voters when everybody has got what the election names. All votes have the same tensors.
     pub(crate) fn of(
         votes: &BTreeMap<PeerId, SyncVote>,
         election: &Election,
@@ -31,7 +31,7 @@ impl Content {
             winner.entries.iter().partition(|entry| entry.allow_inequality);
         let mut held = BTreeMap::new();
         for (id, vote) in votes.iter().filter(|(id, _)| may_give(**id)) {
-            // What is fetched is in the order of the tensors.
+            // The fetched items are in the order of the tensors.
             let mut fetched = election.parts.get(id).map_or(&[][..], |part| &part.fetch).iter().peekable();
             let mut own = Vec::with_capacity(loose.len());
             for mine in &vote.entries {

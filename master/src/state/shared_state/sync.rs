@@ -10,7 +10,7 @@ use pccl_protocol::{
 };
 use std::collections::BTreeMap;
 
-/// What is to be done about a sync now.
+/// The next step of a sync.
 enum Step {
     Wait,
     Forget,
@@ -173,7 +173,7 @@ impl MasterState {
                 group.shared.sync = Some(Sync::refused(since, sync, voters));
                 self.end_sync(group_id, SyncOutcome::Failed(verdict));
             }
-            // What they leave behind is looked at again.
+            // The rules look again at what they leave behind.
             Step::Drop(reasons) => reasons.into_iter().for_each(|(id, reason)| self.kick(id, reason)),
             Step::Decide(outcome) => self.end_sync(group_id, outcome),
             Step::TooFew(_) | Step::Stale => {
@@ -205,8 +205,8 @@ impl MasterState {
     }
 
     /// Nobody can dial a peer, nor those who hold what it needs. The others vote again without it; it comes back, and
-    /// by then others hold the state. It is not kept outside until then: others may wait for so many peers before they
-    /// sync.
+    /// by then others hold the state. It is not kept outside until then: others may wait for a number of peers before
+    /// they sync.
     fn drop_without_source(&mut self, id: PeerId) {
         let text = "it is outbound-only, and so are all who hold the shared state: it can fetch once a peer that can \
                     be dialed has it";
@@ -234,7 +234,7 @@ impl MasterState {
         let Some(Sync::Voting { since, epoch, votes, given_up }) = group.shared.sync.take() else { return };
         let refusal = elected.as_ref().ok().map(|election| (sync, election.revision));
         let refusal = refusal.and_then(|elected| self.refuse_revision(group_id, &votes, elected));
-        // What is refused is fetched by nobody: then nobody has to go for it.
+        // Nobody fetches what is refused: then nobody has to go for it.
         if refusal.is_none() && !apart.is_empty() {
             if let Some(group) = self.groups.get_mut(&group_id) {
                 group.shared.sync = Some(Sync::Voting { since, epoch, votes, given_up });

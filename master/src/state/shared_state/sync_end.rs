@@ -112,7 +112,8 @@ impl MasterState {
         latest.filter(|due| judged || *due > self.roll.now)
     }
 
-    /// Who has to go so that the others can sync, and why. Nobody, if the end of a source explains a failure.
+    /// The peers that have to go so that the others can sync, and why. Nobody, if the end of a source explains a
+    /// failure.
     pub(crate) fn culprits_of_fetches(
         &self,
         group: &Group,

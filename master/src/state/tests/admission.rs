@@ -73,7 +73,7 @@ fn a_round_with_nothing_to_do_ends_at_once() {
 
 #[test]
 fn deaths_during_a_round_shrink_it_and_fail_nobody() {
-    // Who dies while 3 and 4 are being connected to 1 and 2.
+    // The clients that die while 3 and 4 are being connected to 1 and 2.
     for victims in [&[1u64][..], &[2], &[3], &[3, 4], &[1, 2], &[1, 3], &[1, 2, 3]] {
         let mut rig = Rig::world(2);
         rig.register(3, 0);

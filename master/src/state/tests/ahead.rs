@@ -53,7 +53,7 @@ pub(super) fn come(rig: &mut Rig, n: u64, resume: Option<ResumeOffer>) {
     assert!(matches!(rig.answers(n)[..], [M2c::Registered(_), ..]));
 }
 
-/// What the newcomer is told: the sync, and the lenders in their order.
+/// The facts that the newcomer is told: the sync, and the lenders in their order.
 pub(super) fn told(rig: &mut Rig, n: u64) -> Option<(SyncId, Vec<u64>)> {
     let answers = rig.answers(n);
     let plan = match &answers[..] {
@@ -66,7 +66,7 @@ pub(super) fn told(rig: &mut Rig, n: u64) -> Option<(SyncId, Vec<u64>)> {
     Some((plan.sync, plan.sources.iter().map(|source| number(source.peer)).collect()))
 }
 
-/// What all who are in are told when they ask whether somebody waits.
+/// The answer to all who are in when they ask whether somebody waits.
 pub(super) fn pending(rig: &mut Rig) -> bool {
     let all = rig.accepted();
     for n in &all {
@@ -214,7 +214,7 @@ fn a_sync_that_commits_the_same_changes_nothing() {
     lend(&mut rig, 2, third);
     assert_eq!(told(&mut rig, 3).expect("told").0, third);
     assert!(!pending(&mut rig));
-    // What it says of an older one does not count any more.
+    // Its word about an older one does not count any more.
     holds(&mut rig, 3, first);
     assert!(!pending(&mut rig));
     holds(&mut rig, 3, third);
@@ -272,7 +272,7 @@ fn what_is_as_new_stays_as_it_is() {
         come(&mut rig, 3, Some(offer(revision)));
         assert_eq!(pending(&mut rig), counts, "revision {revision}");
     }
-    // Who was told fetches over what it brought, and need not bring it.
+    // A newcomer that was told fetches over what it brought, and need not bring it.
     let mut rig = Rig::world(2);
     let sync = commit(&mut rig, 1, 10);
     lend(&mut rig, 1, sync);

@@ -97,7 +97,7 @@ fn who_has_lost_the_master_has_more_time_whenever_it_was_heard_last() {
     back(&mut rig, 2);
     rig.pass(1, &[1]);
     assert_eq!(rig.closed, [3].into());
-    // Who is back is judged as before.
+    // A peer that is back is judged as before.
     let silence = limits::DEFAULT_PEER_TIMEOUT_MS;
     rig.pass(silence - 2, &[1]);
     assert_eq!(rig.closed, [3].into());

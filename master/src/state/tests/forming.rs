@@ -116,7 +116,7 @@ fn lists_and_uuids_that_differ_fail_all_who_called() {
                 && verdict.detail.as_str().contains("w3 as rank 1")
         );
     }
-    // Who calls late learns the same.
+    // A client that calls late learns the same.
     vote(&mut rig, 3, 1, by_name(&[1, 2, 3]));
     assert_eq!(failed(&mut rig, 3).cause, Cause::MismatchedCall);
     // Client 1 has left what client 2 is about to join; client 2 goes on waiting, since 1 may still come.

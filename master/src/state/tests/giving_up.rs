@@ -145,7 +145,7 @@ fn a_sync_is_given_up_before_all_have_voted_and_while_somebody_fetches() {
         assert_eq!((verdict.cause, verdict.phase), (Cause::CallTimeout, Phase::Transfer));
         assert_eq!(named(&verdict), [rig.peers[&3]]);
     }
-    // What the third one was still busy with is late, not wrong.
+    // The report of the third one, which was still busy, is late, not wrong.
     let report = SyncReport::Ready(Nothing {});
     rig.send(
         3,

@@ -259,7 +259,7 @@ impl Rig {
         self.mail.remove(&n).unwrap_or_default().into()
     }
 
-    /// What a client has received, without plans, sizes and echoes.
+    /// The packets that a client has received, without plans, sizes and echoes.
     pub(super) fn answers(&mut self, n: u64) -> Vec<M2c> {
         let noise =
             |p: &M2c| matches!(p, M2c::GroupPlan(_) | M2c::Sizes(_) | M2c::Echo(_) | M2c::ReachPlan(_));

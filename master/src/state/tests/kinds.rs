@@ -64,7 +64,7 @@ fn what_the_members_cannot_carry_out_fails_when_it_would_begin() {
         assert_eq!((verdict.cause, verdict.phase), (Cause::WorldChanged, Phase::Voting));
         let named: Vec<PeerId> = verdict.culprits.iter().map(|culprit| culprit.peer).collect();
         assert_eq!(named, culprit.iter().copied().collect::<Vec<_>>(), "{verdict}");
-        // Who has gone is still named with its host.
+        // A peer that has gone is still named with its host.
         let hosts: Vec<&str> = verdict.culprits.iter().map(|culprit| culprit.host.as_str()).collect();
         assert_eq!(hosts, culprit.iter().map(|_| "10.0.0.3").collect::<Vec<_>>(), "{verdict}");
         assert!(verdict.detail.as_str().contains(text), "{verdict}");
@@ -240,7 +240,7 @@ fn what_is_kept_of_the_votes_of_one_peer_is_bounded() {
     // Small ones are bounded by their number.
     vote(&mut rig, 1, most, limits::FEW_PARTS);
     assert!(!rig.closed.contains(&1));
-    // What has begun counts no more.
+    // An operation that has begun counts no more.
     vote(&mut rig, 2, 0, limits::MAX_PARTS);
     vote(&mut rig, 3, 0, limits::MAX_PARTS);
     assert!(matches!(rig.answer(1), M2c::Commence(_)));

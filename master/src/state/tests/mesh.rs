@@ -4,7 +4,7 @@ use super::harness::*;
 use pccl_protocol::*;
 use std::collections::BTreeSet;
 
-/// What the last plan of client `n` says of the edge beside the ring between two clients.
+/// The edge beside the ring between two clients in the last plan of client `n`.
 fn mesh_edge(rig: &Rig, n: u64, from: u64, to: u64) -> Option<EdgeName> {
     let (from, to) = (rig.peers[&from], rig.peers[&to]);
     rig.plans[&n].edges_for(Purpose::Mesh).find(|edge| edge.from == from && edge.to == to)
@@ -241,7 +241,7 @@ fn the_end_of_a_peer_is_no_fault_of_the_others_mesh_and_edges_that_stay_are_kept
     rig.commence_by(op, Algorithm::Direct);
 }
 
-/// What the last plan of client 1 has for an edge between two clients, and its generation.
+/// The purpose of the edge between two clients in the last plan of client 1, and its generation.
 fn planned(rig: &Rig, from: u64, to: u64) -> (Purpose, LinkGeneration) {
     let plan = &rig.plans[&1];
     let ends = [from, to].map(|n| plan.rank_of(rig.peers[&n]).expect("a member"));

@@ -117,7 +117,7 @@ fn all_vote_edges_are_measured_and_all_get_the_better_ring() {
         assert_eq!((one.slowest.map(|edge| edge.kbit_s), one.bound_kbit_s), (Some(RATE), RATE));
     }
     assert!(rig.state.blocked_on().is_empty(), "{:?}", rig.state.blocked_on());
-    // What is known is not measured again, and an equally good ring is not exchanged.
+    // A known edge is not measured again, and an equally good ring is not exchanged.
     rig.vote_optimize(&[1, 2, 3, 4]);
     rig.plan();
     assert_eq!(rig.ring(0), ring);
@@ -214,7 +214,7 @@ fn many_rounds_of_probes_are_shorter_and_end_in_time() {
     assert!((55..70).contains(&took), "{took} s");
     rig.plan();
     rig.confirm_all();
-    // What was not measured is left for the next time.
+    // An edge that was not measured is left for the next time.
     rig.mail.clear();
     rig.vote_optimize(&all);
     assert!(!rig.probes(2).is_empty());

@@ -101,7 +101,7 @@ fn a_ring_takes_no_more_of_them_than_of_others_and_the_rest_waits_with_a_reason(
         "{:?}",
         rig.state.blocked_on()
     );
-    // Who votes for a larger world hears of it.
+    // A peer that votes for a larger world hears of it.
     rig.vote_topology(1, 1, 3);
     rig.vote_topology(2, 2, 3);
     assert!(
@@ -169,7 +169,7 @@ fn whose_ports_the_master_does_not_reach_is_one_of_them_and_nobody_is_let_in_bef
         warnings.iter().any(|text| text.contains("since nobody reaches it at 10.0.0.2:1000")),
         "{warnings:?}"
     );
-    // Who says that others reach it is believed, and one more warning says what was found.
+    // A peer that says that others reach it is believed, and one more warning says what was found.
     register_as(&mut rig, 3, Some(false));
     found(&mut rig, 3, &[false]);
     rig.missing = Some((BTreeSet::new(), vec![1, 2, 3]));

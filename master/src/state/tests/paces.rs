@@ -1,4 +1,4 @@
-//! What operations show of the rates of edges.
+//! The rates of edges as operations show them.
 
 use super::harness::Rig;
 use super::optimize::RATE;
@@ -56,7 +56,7 @@ impl Rig {
     fn short_operation(&mut self, tag: u64, looks_ms: &[u64], kbit_s: u64, busy: &dyn Fn(u64) -> bool) {
         let op = self.op(1, tag, 0);
         self.commence(op);
-        // What was moved before is of no interest.
+        // The bytes that were moved before are of no interest.
         let mut moved = tag * 1_000_000_000;
         for ms in looks_ms {
             self.all_beat(op, *ms, &mut moved, kbit_s, busy);

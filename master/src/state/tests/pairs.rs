@@ -5,7 +5,7 @@ use super::super::groups::point_to_point::PairState;
 use super::harness::*;
 use pccl_protocol::*;
 
-/// What the last plan says of the edge between two clients.
+/// The edge between two clients in the last plan.
 fn planned(rig: &Rig, from: u64, to: u64) -> Option<EdgeName> {
     let plan = &rig.plans[&1];
     plan.edges_for(Purpose::Pair).find(|name| (name.from, name.to) == (rig.peers[&from], rig.peers[&to]))

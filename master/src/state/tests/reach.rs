@@ -1,4 +1,4 @@
-//! Who cannot be reached, or reaches nobody: found out among honest peers in virtual time, for many sizes.
+//! Peers that cannot be reached, or reach nobody: found out among honest peers in virtual time, for many sizes.
 
 use super::harness::{Rig, ip, register};
 use crate::state::{ClientKey, Input, PeerPhase, Timestamp};
@@ -22,7 +22,7 @@ enum Event {
     Tried,
 }
 
-/// What works between peers, and how what does not work fails.
+/// The connections that work between peers, and how the others fail.
 struct Net {
     /// Whether the first reaches the second.
     reaches: Box<dyn Fn(u64, u64) -> bool>,
@@ -31,7 +31,7 @@ struct Net {
     /// Whether the master reaches the port for data.
     master: Box<dyn Fn(u64) -> bool>,
     slow: bool,
-    /// Who never answers a plan of a ring, and whether it does not say either whom it reaches.
+    /// The peers that never answer a plan of a ring, and whether they do not say either whom they reach.
     mute: BTreeMap<u64, bool>,
 }
 
@@ -267,7 +267,7 @@ enum Kind {
     Outbound,
 }
 
-/// What must hold in the end: those who stay, in time, and nobody else; the others were told why.
+/// The state that must hold in the end: those who stay, in time, and nobody else; the others were told why.
 fn check(model: &Model, time: Duration, expected: &BTreeSet<u64>, what: &str) {
     let stay: BTreeSet<u64> = model.rig.accepted().into_iter().collect();
     assert_eq!(&stay, expected, "{what}");
@@ -451,7 +451,7 @@ fn nobody_is_dropped_who_stood_still_while_it_was_tried() {
     assert_eq!(model.rig.accepted(), [1, 2, 3, 4], "{:?}", model.kicked);
 }
 
-/// Whoever was dropped for its ports and comes back again and again does not cost the others a ring each time.
+/// A peer that was dropped for its ports and comes back again and again does not cost the others a ring each time.
 #[test]
 fn who_comes_back_with_closed_ports_waits_longer_each_time() {
     waits_longer_each_time(|_, _| register(0));

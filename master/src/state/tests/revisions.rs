@@ -11,7 +11,7 @@ fn offer(revision: u64) -> ResumeOffer {
     ResumeOffer { revision: Revision(revision), digest: None }
 }
 
-/// What a peer offers that brings the tensor "w" with this digest.
+/// The offer of a peer that brings the tensor "w" with this digest.
 fn exact(revision: u64, digest: u128) -> ResumeOffer {
     let digest = state_digest(&[entry("w", digest)]).to_u128();
     ResumeOffer { digest: Some(digest), ..offer(revision) }

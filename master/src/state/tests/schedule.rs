@@ -316,7 +316,8 @@ fn the_ends_of_an_edge_that_holds_pairwise_exchange_up_own_less() {
     rig.all_meshed();
     assert_eq!(rig.begin(1, Algorithm::Automatic), Some(Algorithm::Pairwise));
     let op = rig.op(1, 1, 0);
-    // What the exchange needs of each edge is a third of what fast ones have by themselves, and all have bytes waiting.
+    // The rate that the exchange needs of each edge is a third of what fast ones have by themselves, and all have bytes
+    // waiting.
     (1..=9).for_each(|second| rig.beat_of_all(op, second, RATE, &|_, _| true));
     assert!(rig.jobs.is_empty());
     // Slow, but no edge has bytes waiting all the time.

@@ -38,7 +38,7 @@ fn votes(rig: &mut Rig, ballots: &[(u64, u64, u128)]) {
     }
 }
 
-/// Who is named as a source to the last voter, which lacks what the others have.
+/// The peers that are named as sources to the last voter, which lacks what the others have.
 fn sources_of_last(rig: &mut Rig, ballots: &[(u64, u64, u128)]) -> Vec<PeerId> {
     votes(rig, ballots);
     let plans: Vec<SyncPlan> = ballots.iter().map(|(n, ..)| plan_of(rig, *n)).collect();

@@ -197,7 +197,7 @@ fn a_stall_that_ends_in_time_is_forgotten() {
     assert_eq!(rig.edge(1, 2).generation, generation);
 }
 
-/// What edges are for, with the clients at both ends of one in a run of `run_with`.
+/// The purposes of edges, with the clients at both ends of one in a run of `run_with`.
 const EDGES: [(Purpose, u64, u64); 3] = [(Purpose::Ring, 1, 2), (Purpose::Mesh, 1, 3), (Purpose::Pair, 2, 5)];
 
 /// A run with an edge for this purpose.

@@ -125,7 +125,7 @@ fn an_operators_kick_names_its_reason_to_both_sides() {
     assert!(verdict.to_string().contains("removed by an operator: bad memory"), "{verdict}");
     rig.confirm_all();
     rig.mail.clear();
-    // Whoever is gone cannot be kicked.
+    // A peer that is gone cannot be kicked.
     rig.input(Input::Kick { peer, reason: "again".into() });
     assert!(rig.mail.is_empty());
 }

@@ -62,7 +62,7 @@ pub(super) fn ready(rig: &mut Rig, n: u64, sync: SyncId) {
     rig.send(n, C2m::SyncComplete(SyncComplete { sync, report, failures: vec![], gave: vec![] }));
 }
 
-/// What a client reports of a source that it asked in vain.
+/// The report of a client about a source that it asked in vain.
 pub(super) fn failure(rig: &Rig, source: u64, fault: SourceFault) -> SourceFailure {
     let text = Text::new(format!("10.0.0.{source}:2000 did not answer"));
     SourceFailure { peer: rig.peers[&source], fault, text }

@@ -57,7 +57,7 @@ fn a_death_before_the_election_makes_the_votes_stale() {
 
 #[test]
 fn deaths_after_the_election() {
-    // Who dies while 1 fetches from 2 or 3, and how it ends.
+    // The peers that die while 1 fetches from 2 or 3, and how it ends.
     #[derive(Debug)]
     enum End {
         Commits,

@@ -3,6 +3,7 @@
 //! Each rule is a function from the files to a list of problems. The tests below apply the rules to the repository; the
 //! tests beside the rules plant violations and demand that they are found.
 
+mod code_lines;
 mod columns;
 mod documents;
 mod guides;
@@ -104,6 +105,15 @@ fn print_words() {
     for (name, places) in found {
         places.iter().for_each(|place| println!("{place}: {name}"));
     }
+}
+
+/// Prints the lines of code of each crate of the library, and their sum.
+#[test]
+#[ignore = "a tool: cargo test -p pccl-tests --test tidy print_code_lines -- --ignored --nocapture"]
+fn print_code_lines() {
+    let counted = code_lines::by_crate(&tree::read());
+    counted.iter().for_each(|(name, lines)| println!("{lines:6} {name}"));
+    println!("{:6} in all", counted.values().sum::<usize>());
 }
 
 #[test]

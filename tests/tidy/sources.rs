@@ -112,13 +112,7 @@ const PRINTING: &[&str] = &["println!", "print!", "eprintln!", "eprint!"];
 
 /// Problems of all Rust sources.
 pub(crate) fn problems(tree: &Tree) -> Vec<String> {
-    let sources: Vec<Source> = tree
-        .iter()
-        .filter(|(path, _)| path.ends_with(".rs"))
-        .map(|(path, text)| Source::read(path, text))
-        .collect();
-    let test_modules: BTreeSet<String> =
-        sources.iter().flat_map(|source| source.test_modules.clone()).collect();
+    let (sources, test_modules) = all(tree);
     let mut problems = Vec::new();
     for source in &sources {
         let mut complain = |line: usize, what: &str| problems.push(format!("{}:{line}: {what}", source.path));
@@ -174,14 +168,23 @@ pub(crate) fn outdated_lists(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-struct Source<'a> {
-    path: &'a str,
+/// All Rust sources, and the paths, without ending, of all test modules.
+pub(crate) fn all(tree: &Tree) -> (Vec<Source<'_>>, BTreeSet<String>) {
+    let paths = tree.iter().filter(|(path, _)| path.ends_with(".rs"));
+    let sources: Vec<Source<'_>> = paths.map(|(path, text)| Source::read(path, text)).collect();
+    let test_modules = sources.iter().flat_map(|source| source.test_modules.clone()).collect();
+    (sources, test_modules)
+}
+
+/// A Rust file.
+pub(crate) struct Source<'a> {
+    pub(crate) path: &'a str,
     text: &'a str,
     lines: usize,
     /// Without comments and literals.
     code: String,
     /// Without test items as well.
-    production: String,
+    pub(crate) production: String,
     /// Paths, without ending, of test modules that this file declares.
     test_modules: Vec<String>,
 }
@@ -200,7 +203,7 @@ impl<'a> Source<'a> {
     }
 
     /// Whether the whole file is a test, a bench or an example.
-    fn is_test(&self, test_modules: &BTreeSet<String>) -> bool {
+    pub(crate) fn is_test(&self, test_modules: &BTreeSet<String>) -> bool {
         let stem = self.path.trim_end_matches(".rs");
         let inside = |module: &String| stem == module || stem.starts_with(&format!("{module}/"));
         let dirs = ["/tests/", "/benches/", "/examples/"];

@@ -59,8 +59,8 @@ pub(crate) struct Args {
     /// The master has a journal, and goes on from it when it is started again: then its death must cost nobody a call.
     #[arg(long, requires = "master_kill")]
     pub(crate) master_journal: bool,
-    /// So many masters stand by, of which one takes over when the acting one is killed or stopped: that must cost
-    /// nobody a call. Whoever was killed stands by again.
+    /// Number of masters that stand by. One of them takes over when the acting one is killed or stopped: that must cost
+    /// nobody a call. A killed master stands by again.
     #[arg(long, default_value_t = 0, value_name = "N", requires = "master_kill", conflicts_with = "master_journal",
           value_parser = clap::value_parser!(u32).range(0..=8))]
     pub(crate) standbys: u32,
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// Folder for reports and logs; made if missing. Default: a new one in the system's folder for temporary files.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
-    /// What this process is; set by the supervisor for the processes that it starts.
+    /// The role of this process; set by the supervisor for the processes that it starts.
     #[arg(long, value_enum, default_value_t = Role::Supervisor, hide = true)]
     pub(crate) role: Role,
     /// Address of the master; of a peer process. Of a master: where it listens.
@@ -124,7 +124,7 @@ pub(crate) struct Args {
     pub(crate) state_port: u16,
 }
 
-/// What a process of the program does.
+/// The role of a process of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
     Supervisor,
@@ -251,7 +251,7 @@ impl Args {
         self.master_journal || self.standbys > 0
     }
 
-    /// What is wrong with the arguments together.
+    /// The conflict of the arguments with each other, if there is one.
     pub(crate) fn conflict(&self) -> Option<String> {
         let only_rust = matches!(self.profile, Profile::Async | Profile::Segments);
         if only_rust && self.c_peers + self.python_peers > 0 {

@@ -117,7 +117,7 @@ impl Authority {
         }
         let name = self.seats[self.acting].name();
         journal.event(now_us, &format!("kill the {name}; the next one comes in {} ms", down_us / 1000))?;
-        // Whoever goes on knows all that it knew, so nobody may notice more than a pause.
+        // The master that goes on knows all that the killed one knew, so nobody may notice more than a pause.
         if self.settings.memory.is_some() || self.has_standbys() {
             oracle.master_stopped(now_us);
         } else {
@@ -234,7 +234,7 @@ impl Authority {
         }
         let Some((term, standbys)) = master::acts(line) else { return true };
         oracle.leads(place, term, now_us);
-        // What one has said that was stopped or killed since is old.
+        // A line of a master that was stopped or killed since is old.
         if term < self.term || term == self.term && self.vacant_us.is_some() {
             return false;
         }

@@ -10,10 +10,10 @@ use std::time::Duration;
 /// Longest and shortest time for all sizes together, and the shortest for one.
 const TOTAL_US: (u64, u64) = (5_000_000, 60_000_000);
 const SIZE_US_MIN: u64 = 500_000;
-/// What is not measured after somebody has come: first steps are slower.
+/// The time that is not measured after somebody has come: first steps are slower.
 const SETTLE_US: u64 = 500_000;
 
-/// What the supervisor has to do next.
+/// The next task of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Next {
     Wait,

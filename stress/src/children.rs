@@ -10,7 +10,7 @@ use tinysockets::key::{KEY_VARIABLE, RunKey};
 /// Where the flight recorders of all processes write, in the folder of the run.
 pub(crate) const FLIGHT_FOLDER: &str = "flight";
 
-/// Whose process.
+/// The process that a notice is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Who {
     /// By its place among those of the run.
@@ -18,7 +18,7 @@ pub(crate) enum Who {
     Peer(usize),
 }
 
-/// What the supervisor hears.
+/// A message to the supervisor.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A child wrote a line.

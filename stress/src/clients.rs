@@ -8,7 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// What a peer is written in.
+/// The language that a peer is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Rust,
@@ -160,7 +160,7 @@ fn compiler() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
-/// What a program wrote, if it succeeded.
+/// The output of a program, if it succeeded.
 fn succeed(output: io::Result<Output>, need: &str) -> io::Result<Output> {
     let output = output.map_err(|error| io::Error::other(format!("{need}: {error}")))?;
     if output.status.success() {

@@ -1,5 +1,5 @@
-//! What quantised reductions have to yield: the supervisor's own arithmetic, which has no code in common with the
-//! library's.
+//! Results that quantised reductions have to yield: the supervisor's own arithmetic, which has no code in common with
+//! the library's.
 //!
 //! Chunks and order are those of [`crate::fold`]. A rank hands on what decodes to [`Coding::rounded`] of its partial
 //! sum; the last one divides an average before. By pairwise exchange every rank but the owner of a chunk, the one
@@ -24,7 +24,7 @@ pub(crate) enum Coding {
 impl Coding {
     pub(crate) const ALL: [Self; 3] = [Self::Affine, Self::MinMax, Self::Bf16];
 
-    /// What the library calls it.
+    /// The library's value for it.
     pub(crate) fn quantisation(self) -> Quantisation {
         Quantisation::new(match self {
             Self::Affine => Scheme::BlockAffineU8(Block::B256),
@@ -80,8 +80,8 @@ fn min_max(chunk: &[f32]) -> Vec<f32> {
     chunk.iter().map(|&value| (middle + (code(f64::from(value)) - 127.5) * scale) as f32).collect()
 }
 
-/// What the last of the ranks from `first` on has of a chunk, before it rounds. The inputs are in ring order, of one
-/// length.
+/// The values that the last of the ranks from `first` on has of a chunk, before it rounds. The inputs are in ring
+/// order, of one length.
 pub(crate) fn chain(
     inputs: &[&Vec<f32>],
     first: usize,
@@ -180,8 +180,8 @@ mod tests {
         // 256 + 1 + 1 is there in f32, and in bf16.
         assert_eq!(pairwise(&inputs, ReduceOp::Sum, Coding::Bf16), [258.0, 258.0]);
         assert_eq!(pairwise(&inputs, ReduceOp::Avg, Coding::Bf16), [86.0, 86.0]);
-        // What the owner adds is not rounded before. Of chunk 0 that is rank 2: 2.5 + 256.75, where rank 0 would add
-        // 256.
+        // The owner's own values are not rounded before it adds. Of chunk 0 that is rank 2: 2.5 + 256.75, where rank 0
+        // would add 256.
         let (few, many) = (vec![2.5], vec![256.75]);
         assert_eq!(pairwise(&[&few, &vec![0.0], &many], ReduceOp::Sum, Coding::Bf16), [260.0]);
         assert_eq!(pairwise(&[&many, &vec![0.0], &few], ReduceOp::Sum, Coding::Bf16), [258.0]);

@@ -1,4 +1,4 @@
-//! What a peer reports to its supervisor: one line of text per event, on its standard output.
+//! Reports of a peer to its supervisor: one line of text per event, on its standard output.
 
 use std::fmt;
 
@@ -10,12 +10,13 @@ pub(crate) struct Line {
     pub(crate) event: Event,
 }
 
-/// What happened to a peer.
+/// An event of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// It is a member of the run, under this identity.
     Joined { peer: u128 },
-    /// What it had fetched of the shared state when it was let in; with all of it, the revision and the checksum.
+    /// The part of the shared state that it had fetched when it was let in; with all of it, the revision and the
+    /// checksum.
     Ahead { whole: Option<(u64, u64)>, rx_bytes: u64 },
     /// A sync of the shared state was committed.
     Synced { revision: u64, hash: u64, rx_bytes: u64 },

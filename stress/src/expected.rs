@@ -1,4 +1,4 @@
-//! What every collective of a job has to leave at each rank: the supervisor's own calculation.
+//! Results that every collective of a job has to leave at each rank: the supervisor's own calculation.
 
 use crate::{
     fold,
@@ -74,7 +74,7 @@ fn all_reduce(job: &Job, inputs: &[Vec<Buffer>], pairwise: bool) -> Option<Vec<B
     result.collect()
 }
 
-/// What arrives of a tensor that its owner sends, itself included.
+/// The values that arrive of a tensor that its owner sends, itself included.
 fn rounded(buffer: &Buffer, part: &Part) -> Option<Buffer> {
     match (buffer, part.coding) {
         (_, None) => Some(buffer.clone()),

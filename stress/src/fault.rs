@@ -1,4 +1,4 @@
-//! What can be done to a run.
+//! Faults that can be done to a run.
 
 /// Something that is done to the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) struct LinkFault {
     pub(crate) for_us: u64,
 }
 
-/// What happens to a connection.
+/// Trouble that a connection gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// Both directions.
@@ -46,7 +46,7 @@ pub(crate) enum Trouble {
     Throttle {
         bytes_per_s: u64,
     },
-    /// What is sent one way is lost.
+    /// Bytes that are sent one way are lost.
     Cut,
     Reset,
     /// One bit is inverted one way, after `in_bytes` more bytes.

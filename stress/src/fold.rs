@@ -1,5 +1,5 @@
-//! What reductions have to yield, said once more, one element at a time: the supervisor's own arithmetic, which has
-//! no code in common with the library's.
+//! Results that reductions have to yield, said once more, one element at a time: the supervisor's own arithmetic, which
+//! has no code in common with the library's.
 //!
 //! Of N elements over n ranks a chunk has N div n, each of the first N mod n chunks one more. Chunk c starts with the
 //! value of rank c and is folded at the ranks c+1, c+2, ... (mod n), the rank's own value on the left. 16-bit floats
@@ -143,7 +143,8 @@ pub(crate) fn all_reduce(
     }
 }
 
-/// What the rank `owner` gets of reducing these elements, when it alone gets them. Quantised, it rounds no more.
+/// The result that the rank `owner` gets of reducing these elements, when it alone gets them. Quantised, it rounds no
+/// more.
 pub(crate) fn to_owner(
     inputs: &[&Buffer],
     owner: usize,

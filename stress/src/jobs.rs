@@ -77,7 +77,7 @@ impl Workload {
         let coding = Coding::ALL.get((step % 4) as usize).copied();
         let job = |tag| {
             let count = if tag + 1 == first + number { last } else { size };
-            // What the callers choose is the same for all segments.
+            // The choice of the callers is the same for all segments.
             Job { tag, ..all_reduce(step, first, true, vec![Part { kind: Kind::F32, op, count, coding }]) }
         };
         (first..first + number).map(job).collect()
@@ -93,8 +93,9 @@ impl Workload {
         jobs.into_iter().find(|job| job.tag == tag)
     }
 
-    /// What goes around the ring of the beginning of `step`, each between two: to the next rank, and from the previous
-    /// one. They run at the same time as the others, and are not made again after a failure, which both have alike.
+    /// The operations around the ring of the beginning of `step`, each between two: to the next rank, and from the
+    /// previous one. They run at the same time as the others, and are not made again after a failure, which both have
+    /// alike.
     pub(crate) fn pair_jobs(&self, step: u64) -> [Job; 2] {
         let mut rng = Rng::keyed(&[self.seed, 9, step]);
         let kind = [Kind::F32, Kind::U8, Kind::F16, Kind::F64, Kind::I64][(step % 5) as usize];
@@ -140,7 +141,7 @@ impl Workload {
         jobs.into_iter().filter(|job| job.turn.is_multiple_of(2)).collect()
     }
 
-    /// What the peer with this identity weighs in a weighted average: exact in every type.
+    /// The weight of the peer with this identity in a weighted average: exact in every type.
     pub(crate) fn weight(&self, peer: u128, step: u64, job: &Job) -> f64 {
         let (high, low) = ((peer >> 64) as u64, peer as u64);
         Rng::keyed(&[self.seed, 7, high, low, step, job.tag]).between(1, 4096) as f64 / 16.0

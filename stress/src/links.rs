@@ -9,7 +9,7 @@ use crate::{
 use std::io;
 use tinysockets::preamble::Role;
 
-/// What the connections of a run go through.
+/// The path that the connections of a run go through.
 pub(crate) struct Links {
     /// `None`: peers connect to each other directly.
     proxy: Option<Proxy>,

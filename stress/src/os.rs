@@ -1,5 +1,5 @@
-//! What only the operating system can do: signals, the shared clock, and the end of a child with its parent. The only
-//! unsafe code of the program; each call is to the C library with plain numbers or memory of this stack frame.
+//! Services that only the operating system has: signals, the shared clock, and the end of a child with its parent. The
+//! only unsafe code of the program; each call is to the C library with plain numbers or memory of this stack frame.
 
 use std::{io, mem::MaybeUninit};
 

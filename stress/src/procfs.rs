@@ -1,4 +1,4 @@
-//! What the kernel says about a process: memory, threads, descriptors; and whether they grow.
+//! Figures of the kernel about a process: memory, threads, descriptors; and whether they grow.
 
 use serde::{Deserialize, Serialize};
 use std::{fs, io};
@@ -43,7 +43,7 @@ pub(crate) fn sample(pid: u32, at_us: u64) -> io::Result<Sample> {
     })
 }
 
-/// What this machine is, in a few words.
+/// A description of this machine, in a few words.
 pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
@@ -75,7 +75,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// What grew too much.
+    /// The figure that grew too much.
     pub(crate) fn excess(&self) -> Option<String> {
         let over = [
             ("KiB of memory", self.memory_kib, MEMORY_LIMIT_KIB),

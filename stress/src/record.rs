@@ -1,4 +1,4 @@
-//! What is kept of a run while it lasts: sums, and the course of things. The supervisor tells the time.
+//! Records of a run while it lasts: sums, and the course of things. The supervisor tells the time.
 
 use crate::{
     oracle::Recovery,

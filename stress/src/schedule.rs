@@ -96,7 +96,7 @@ fn weather(profile: Profile) -> Weather {
     }
 }
 
-/// What a schedule is made for.
+/// The conditions that a schedule is made for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) profile: Profile,

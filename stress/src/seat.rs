@@ -150,7 +150,7 @@ impl Seat {
         self.process.hang_up();
     }
 
-    /// What is wrong with its end; `None` if it has not ended yet.
+    /// Whether its end is right, or what is wrong with it; `None` if it has not ended yet.
     pub(crate) fn ended(&mut self) -> Option<Result<(), String>> {
         match self.process.ended() {
             // Of one that was killed nothing is expected.

@@ -1,4 +1,5 @@
-//! What is there before a run begins: its folder, the report that it adds to, its seed, and the arguments of its peers.
+//! Things that are there before a run begins: its folder, the report that it adds to, its seed, and the arguments of
+//! its peers.
 
 use crate::{
     args::{Args, Role},
@@ -63,7 +64,7 @@ impl Beginning {
         Ok(Self { args, folder: folder.clone(), logs, earlier: Some(earlier), seed })
     }
 
-    /// What is run: checksums of this program and of the library that peers in other languages load.
+    /// The build that is run: checksums of this program and of the library that peers in other languages load.
     ///
     /// # Errors
     /// The earlier parts were run by another build: what they have shown says nothing about this one.

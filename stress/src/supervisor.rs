@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> io::Result<Status> {
     let mut journal = Journal::create(&beginning.logs, began_us)?;
     journal.event(began_us, &args.replay_command(seed))?;
     let workload = Workload { seed, elements: args.elements as usize };
-    // Whose edges are all cut is found out by one of them after the other, for at least two of its neighbours.
+    // A peer whose edges are all cut is found out by one of them after the other, for at least two of its neighbours.
     let edges_us = 2 * pccl::MasterConfig::default().edge_timeout.as_micros() as u64;
     let patience_us = edges_us.max(args.peer_timeout_ms * 1000);
     let key = if args.insecure { None } else { Some(RunKey::generate()?) };
@@ -155,7 +155,7 @@ impl Supervisor<'_> {
             self.fleet.reap(&mut self.oracle, &mut self.journal, now_us)?;
             self.fleet.resume_due(&mut self.oracle, &mut self.journal, now_us)?;
             self.fleet.authority.continue_due(&mut self.oracle, &mut self.journal, now_us)?;
-            // What has not been heard yet has perhaps been said in time.
+            // A line that has not been heard yet has perhaps been said in time.
             if all_heard {
                 self.oracle.tick(now_us);
             }
@@ -191,7 +191,8 @@ impl Supervisor<'_> {
     fn listen(&mut self) -> io::Result<bool> {
         // An error is the time-out: the fleet holds a sender, which keeps the channel open.
         let mut wait = Some(TICK);
-        // One batch: those who talk without end must not keep the plan from going on. What is taken out is also heard.
+        // One batch: those who talk without end must not keep the plan from going on. A notice that is taken out is
+        // also heard.
         for _ in 0..BATCH {
             let next = match wait.take() {
                 Some(tick) => self.notices.recv_timeout(tick).ok(),
@@ -240,7 +241,7 @@ impl Supervisor<'_> {
                     }
                     Next::Done(baseline) => {
                         self.journal.event(now_us, "undisturbed rates are known; faults begin")?;
-                        // What peers have taken to start and join does not count.
+                        // The time that peers have taken to start and join does not count.
                         let measured_us = baseline.sizes.values().map(|done| done.us).sum::<u64>();
                         let left_us = (self.args.duration().as_micros() as u64).saturating_sub(measured_us);
                         self.ends_us = now_us + left_us;
@@ -372,7 +373,7 @@ impl Supervisor<'_> {
         Ok(report)
     }
 
-    /// What is known by now, after what earlier parts have told.
+    /// The knowledge by now, after what earlier parts have told.
     fn report(&self, status: Status) -> Report {
         let (seed, record) = (self.beginning.seed, &self.record);
         let mut totals = record.totals.clone();

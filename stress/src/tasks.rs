@@ -15,7 +15,7 @@ pub(crate) struct Task {
     step: u64,
     /// The place that it was prepared for.
     place: Place,
-    /// What is lent to the library: sent, and in place also overwritten.
+    /// Buffers that are lent to the library: sent, and in place also overwritten.
     data: Vec<Buffer>,
     /// Where results go, if not in place.
     results: Vec<Buffer>,
@@ -83,8 +83,8 @@ impl Task {
         self.given_up = self.job.collective.is_between_two();
     }
 
-    /// Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too. What
-    /// was to be received is undefined.
+    /// Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too. The
+    /// content of a buffer that was to be received is undefined.
     pub(crate) fn is_intact(&self) -> bool {
         if self.job.collective == Collective::Recv {
             return true;
@@ -99,7 +99,7 @@ impl Task {
         self.results.is_empty() || checksum(&self.data) == self.input_hash
     }
 
-    /// What the peer puts into it.
+    /// The buffers that the peer puts into it.
     pub(crate) fn input(&self) -> &[Buffer] {
         &self.data
     }

@@ -1,6 +1,6 @@
-//! What peers compute: which collectives each step has and what everybody contributes, as pure functions of the run's
-//! seed, so that the supervisor can say without asking what the result has to be. The peers in C and Python have the
-//! same in `clients/`, so only what is exact in every language may go in here.
+//! The computation of peers: which collectives each step has and what everybody contributes, as pure functions of the
+//! run's seed, so that the supervisor can say without asking what the result has to be. The peers in C and Python have
+//! the same in `clients/`, so only what is exact in every language may go in here.
 
 use crate::coding::Coding;
 use half::f16;
@@ -36,16 +36,16 @@ pub(crate) struct Part {
 pub(crate) struct Job {
     pub(crate) tag: u64,
     pub(crate) collective: Collective,
-    /// Whose turn it is to be root, and to have which count.
+    /// The number that decides which rank is root, and which count each rank has.
     pub(crate) turn: u64,
     /// Of an all-reduce.
     pub(crate) in_place: bool,
-    /// What the callers choose.
+    /// The schedule that the callers choose.
     pub(crate) schedule: Schedule,
     pub(crate) parts: Vec<Part>,
 }
 
-/// What a job does.
+/// The collective of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Collective {
     AllReduce,
@@ -271,7 +271,7 @@ pub(crate) fn checksum<'a>(buffers: impl IntoIterator<Item = &'a Buffer>) -> u64
     sum.value()
 }
 
-/// What a run computes.
+/// The computation of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workload {
     pub(crate) seed: u64,
@@ -280,7 +280,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// What the peer with this identity puts into the job, at this place of the ring that it is called for.
+    /// The buffers that the peer with this identity puts into the job, at this place of the ring that it is called for.
     pub(crate) fn inputs(&self, peer: u128, step: u64, job: &Job, place: Place) -> Vec<Buffer> {
         let parts = job.parts.iter().enumerate();
         parts

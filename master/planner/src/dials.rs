@@ -1,4 +1,4 @@
-//! Who dials whom, where some peers cannot be dialed: pure.
+//! The choice of who dials whom, where some peers cannot be dialed: pure.
 //!
 //! The sending end of an edge dials, unless nobody can dial the receiving end: then that one dials back. Two peers that
 //! nobody can dial (outbound-only) never meet, so no edge joins them, neither in a ring nor beside it. A ring separates
@@ -8,7 +8,7 @@
 use pccl_protocol::PeerId;
 use std::collections::BTreeSet;
 
-/// Who makes the connections of an edge.
+/// The end that makes the connections of an edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialer {
     /// The end that data flows from.
@@ -17,7 +17,7 @@ pub enum Dialer {
     Receiver,
 }
 
-/// Who can be dialed.
+/// Knowledge of which peers can be dialed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dials {
     outbound_only: BTreeSet<PeerId>,
@@ -48,8 +48,8 @@ impl Dials {
         self.has_relay && self.is_outbound_only(one) && self.is_outbound_only(other)
     }
 
-    /// Who dials for an edge from one peer to another; `None`: neither can. Where both meet at the relay, the sender is
-    /// the one that begins.
+    /// The end that dials for an edge from one peer to another; `None`: neither can. Where both meet at the relay, the
+    /// sender is the one that begins.
     pub fn dialer(&self, from: PeerId, to: PeerId) -> Option<Dialer> {
         match (self.is_outbound_only(from), self.is_outbound_only(to)) {
             (_, false) => Some(Dialer::Sender),

@@ -15,7 +15,7 @@ pub struct JobLink {
 /// A ring to be planned.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Job {
-    /// What the peers are called, for sentences.
+    /// Names of the peers, for sentences.
     pub names: Vec<String>,
     /// The present ring, as numbers of peers.
     pub present: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What is known about the edges between peers.
+//! Knowledge about the edges between peers.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Link {
     pub latency_us: Option<u32>,
 }
 
-/// What is wrong with the parts of a matrix.
+/// A defect of the parts of a matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MatrixError {
     /// No peers, more than [`MAX_MATRIX_PEERS`], or not n x n entries.
@@ -57,7 +57,7 @@ pub struct Matrix {
     /// Row by row; more is better: Mbit/s, or the negative cost. An edge that is impossible is infinitely slow here,
     /// and every user of this has to look.
     rate: Vec<f64>,
-    /// What is summed up along a ring. Of no meaning where the edge is impossible.
+    /// The cost that is summed up along a ring. Of no meaning where the edge is impossible.
     cost: Vec<u32>,
     latency_us: Option<Vec<u32>>,
     is_costs: bool,
@@ -141,7 +141,8 @@ impl Matrix {
         rate.is_finite().then_some(if self.is_costs { -rate } else { rate })
     }
 
-    /// What an edge adds to the sum that rings are compared by: the latency in microseconds, 10^9 / rate, or the cost.
+    /// The amount that an edge adds to the sum that rings are compared by: the latency in microseconds, 10^9 / rate, or
+    /// the cost.
     pub fn cost(&self, from: usize, to: usize) -> Option<u32> {
         self.is_possible(from, to).then(|| self.cost[from * self.peers + to])
     }

@@ -1,4 +1,4 @@
-//! What is done to the run, told before it is done.
+//! Acts on the run, told before they are done.
 
 use super::{
     Check, Edge, Oracle,

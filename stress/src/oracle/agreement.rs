@@ -13,7 +13,7 @@ type Word = (u128, Vec<u128>);
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Agreement {
-    /// What was said of a segment, by step and tag.
+    /// Words of peers about a segment, by step and tag.
     words: BTreeMap<(u64, u64), Vec<Word>>,
     /// The newest step of a member, the contributors of the first of its segments, and whether others had other ones.
     calls: BTreeMap<u128, (u64, Vec<u128>, bool)>,
@@ -24,8 +24,9 @@ pub(super) struct Agreement {
 }
 
 impl Agreement {
-    /// A member has reported a segment with right bytes for these contributors; returns what is wrong with that. Who
-    /// makes a step again after the loss of all others has other contributors then, but none of those that it had.
+    /// A member has reported a segment with right bytes for these contributors; returns what is wrong with that. A
+    /// member that makes a step again after the loss of all others has other contributors then, but none of those that
+    /// it had.
     pub(super) fn heard(&mut self, me: u128, completed: &Completed, ring: &[u128]) -> Option<String> {
         let Completed { step, tag, .. } = *completed;
         self.note_call(me, step, ring);

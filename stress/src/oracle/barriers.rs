@@ -27,7 +27,7 @@ impl Barriers {
         early(member, step, at_us, left_us)
     }
 
-    /// A peer has left a barrier; returns what is wrong with that. Who was there before and after took part.
+    /// A peer has left a barrier; returns what is wrong with that. A member that was there before and after took part.
     pub(super) fn left(&mut self, completed: &Completed, at_us: u64) -> Option<String> {
         let Completed { step, before, after, .. } = completed;
         let mut wrong = None;
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(barriers.begun(1, 5, 10), None);
         assert_eq!(barriers.left(&left(6, &[1, 2], &[1, 2]), 60), None);
         assert!(barriers.begun(1, 6, 61).is_some());
-        // Who was lost may not have taken part.
+        // A member that was lost may not have taken part.
         assert_eq!(barriers.left(&left(7, &[1, 2], &[2]), 70), None);
         assert_eq!(barriers.begun(1, 7, 71), None);
     }

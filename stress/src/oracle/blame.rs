@@ -15,7 +15,7 @@ pub(super) struct Failure<'a> {
     pub(super) text: &'a str,
 }
 
-/// What is known about the time and the place of a failure.
+/// Knowledge about the time and the place of a failure.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     /// Group and master: names of operations are unique within.
@@ -28,7 +28,7 @@ pub(super) struct Known {
     pub(super) edge_damaged: bool,
 }
 
-/// What is known about a peer that a verdict names.
+/// Knowledge about a peer that a verdict names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Something was done to it lately, or it was told to leave.

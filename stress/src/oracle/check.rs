@@ -1,4 +1,4 @@
-//! What is judged, and what is counted.
+//! Promises that are judged, and events that are counted.
 
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +86,7 @@ impl Check {
     }
 }
 
-/// What the run did, as counted from the reports.
+/// Work of the run, as counted from the reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Counts {

@@ -9,7 +9,7 @@ const STEP_DOWN_US: u64 = 10_000_000;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Leaders {
-    /// Who has led in each term, and since when that is known.
+    /// The master that has led in each term, and since when that is known.
     terms: BTreeMap<u64, (usize, u64)>,
     /// When masters that were stopped went on.
     woken_us: BTreeMap<usize, u64>,

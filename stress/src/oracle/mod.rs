@@ -39,7 +39,7 @@ use results::Results;
 use revisions::{Revisions, Sync};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is done to a peer shows in its connections a little before or after it shows in its reports.
+/// An act on a peer shows in its connections a little before or after it shows in its reports.
 const TOUCH_SLACK_US: u64 = 2_000_000;
 /// Violations that are kept; one broken promise often breaks many others.
 const VIOLATIONS_MAX: usize = 100;
@@ -229,7 +229,7 @@ impl Oracle {
         let at_us = line.at_us;
         let Some(record) = self.peers.get_mut(&peer) else { return };
         record.heard_us = record.heard_us.max(at_us);
-        // What it wrote before it was stopped says nothing about how it is now.
+        // A line that it wrote before it was stopped says nothing about how it is now.
         if !record.stopped && record.touched_us.is_none_or(|touched| touched < at_us) {
             record.dazed = false;
         }
@@ -265,7 +265,7 @@ impl Oracle {
                         {
                             self.violation(at_us, Check::Result, format!("peer {peer}: {text}"));
                         }
-                        // What two do says nothing about how the group goes on.
+                        // An operation between two says nothing about how the group goes on.
                         if ![SEND_TAG, RECV_TAG].contains(&completed.tag) {
                             self.progress_of(peer).completed(peer, &ring, at_us);
                         }

@@ -15,7 +15,7 @@ const TYPICAL_US: u64 = 1_000_000;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// What an operation takes while nothing is wrong.
+    /// The time that an operation takes while nothing is wrong.
     operation_us: u64,
     /// The last recoveries of each kind while nothing else was wrong.
     recoveries: BTreeMap<&'static str, VecDeque<u64>>,
@@ -24,7 +24,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So many operations a second there are while nothing is wrong.
+    /// This is the number of operations a second while nothing is wrong.
     pub(super) fn undisturbed(&mut self, operations_per_s: f64) {
         self.operation_us = (1e6 / operations_per_s) as u64;
     }

@@ -29,7 +29,7 @@ pub(crate) struct Gap {
 #[derive(Debug)]
 struct Open {
     kind: &'static str,
-    /// Who does not contribute any more.
+    /// The peer that does not contribute any more.
     victim: Option<u128>,
     since_us: u64,
     waiting: BTreeSet<usize>,
@@ -114,7 +114,7 @@ impl Progress {
     pub(super) fn stopped(&mut self, peer: usize, now_us: u64) {
         self.last_stop_us = now_us;
         self.stopped.insert(peer);
-        // What is measured since this very moment is its own recovery.
+        // The recovery that is measured since this very moment is its own.
         let earlier = self.open.iter_mut().filter(|open| open.since_us < now_us);
         earlier.for_each(|open| open.undisturbed = false);
         self.gone(peer);
@@ -178,7 +178,7 @@ impl Progress {
         self.last_operation_us
     }
 
-    /// Says once per stall that the run stands still. Whoever is waited for went on at `others_us`.
+    /// Says once per stall that the run stands still. A group that is waited for went on at `others_us`.
     pub(super) fn check(&mut self, others_us: u64, now_us: u64) -> Option<String> {
         let enough = self.enough_since_us?;
         // A stopped peer is waited for until the time-out; that time begins anew with each.

@@ -1,4 +1,4 @@
-//! What is known of each process.
+//! Knowledge about each process.
 
 use super::TOUCH_SLACK_US;
 use std::ops::RangeInclusive;

@@ -14,7 +14,7 @@ use std::{
 /// Expected results that are kept, so that each is computed once and not once per peer.
 const KEPT: usize = 256;
 type Key = (u64, u64, Vec<u128>);
-/// What a result depends on besides: the root, and pairwise exchange.
+/// Conditions that a result depends on besides: the root, and pairwise exchange.
 type Way = (Option<u128>, bool);
 /// Sizes of groups in which there is pairwise exchange.
 const PAIRWISE: std::ops::RangeInclusive<usize> = 3..=8;
@@ -222,7 +222,7 @@ pub(super) fn short_ids(ids: &[u128]) -> String {
     ids.iter().map(|id| format!("{:08x}", id >> 96)).collect::<Vec<_>>().join(" ")
 }
 
-/// What every peer has to report for an all-reduce.
+/// The checksum that every peer has to report for an all-reduce.
 #[cfg(test)]
 pub(super) fn expected_checksum(
     workload: &Workload,

@@ -60,7 +60,7 @@ pub(crate) enum Gradients {
     AtOnce,
     /// Each all-reduce is awaited while the next one is in flight.
     Pipelined,
-    /// What is done stays done when somebody dies.
+    /// Segments that are done stay done when somebody dies.
     InSegments,
 }
 
@@ -295,7 +295,7 @@ impl Peer {
         self.comm.world().ring.iter().map(|peer| peer.0).collect()
     }
 
-    /// What to do about an error that is neither to be retried nor to be waited out; reports a loss of the connection.
+    /// The way out of an error that is neither to be retried nor to be waited out; reports a loss of the connection.
     fn lost(&self, error: &Error) -> Halt {
         if error.remedy() != Remedy::Reconnect {
             return Halt::Fatal(format!("{error:?}"));

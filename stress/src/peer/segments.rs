@@ -17,7 +17,7 @@ struct Whole {
     tasks: Vec<Task>,
     /// Elements of a segment; the last one may have fewer.
     step: usize,
-    /// What is lent to the library; in place it gets the result as well.
+    /// The values that are lent to the library; in place they get the result as well.
     data: Vec<f32>,
     /// Where the result goes, if not in place.
     result: Option<Vec<f32>>,

@@ -8,7 +8,7 @@ use crate::{
 use pccl::{Ahead, Error, Remedy, SharedState, SyncInfo, SyncStrategy};
 use std::time::Duration;
 
-/// One peer of so many lends a copy, which stands until the state has changed.
+/// One peer of this number lends a copy, which stands until the state has changed.
 const COPIES: u64 = 3;
 
 impl Peer {

@@ -58,7 +58,7 @@ impl End {
     }
 }
 
-/// What became of a connection.
+/// The fate of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Lives,
@@ -164,7 +164,7 @@ impl Connection {
     /// When it has something to do without an event; that may be over.
     pub(super) fn due_us(&self) -> Option<u64> {
         let takes = |end: Option<&End>| end.is_some_and(|end| end.writable);
-        // What a socket does not take waits for an event.
+        // Bytes that a socket does not take wait for an event.
         let forward = self.forward.due_us().filter(|_| takes(self.far.as_ref()));
         let back = self.back.due_us().filter(|_| takes(Some(&self.near)));
         let losses = [self.near.loses_until_us, self.far.as_ref().and_then(|far| far.loses_until_us)];

@@ -2,8 +2,8 @@
 //! connections through it can be delayed, throttled, cut one way, damaged and reset.
 //!
 //! Peer `n` listens on a loopback address of its own, with ports that the proxy has found free; the proxy listens on
-//! another address with the same ports. What is sent into a cut is lost before the proxy acknowledges it, by a socket
-//! filter, so that the sender sees what it would see on a real network.
+//! another address with the same ports. Bytes that are sent into a cut are lost before the proxy acknowledges them, by
+//! a socket filter, so that the sender sees what it would see on a real network.
 
 mod connection;
 mod net;
@@ -48,7 +48,7 @@ pub(crate) struct Link {
     pub(crate) listener: usize,
 }
 
-/// What is done to a connection.
+/// Harm that is done to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Harm {
     Delay {
@@ -61,7 +61,7 @@ pub(crate) enum Harm {
         bytes_per_s: u64,
         until_us: u64,
     },
-    /// What is sent this way is lost.
+    /// Bytes that are sent this way are lost.
     Lose {
         way: Way,
         until_us: u64,

@@ -24,7 +24,7 @@ const WAKER: Token = Token(0);
 /// Events that are taken at once.
 const EVENTS: usize = 256;
 
-/// What the supervisor wants.
+/// A command of the supervisor.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Connections to this door go to the peer's listener.
@@ -141,7 +141,7 @@ impl Net {
                 }
                 Command::Harm { links, harm, done } => {
                     links.into_iter().for_each(|id| self.harm(id, harm));
-                    // Whoever waits for it lives as long as this thread.
+                    // The caller that waits for it lives as long as this thread.
                     let _ = done.send(());
                 }
                 Command::Heal => {

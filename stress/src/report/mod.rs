@@ -1,5 +1,5 @@
-//! What is told about a run when it is over, or about several parts of one together. As JSON it holds all that is
-//! needed to add another part.
+//! The report about a run that is over, or about several parts of one together. As JSON it holds all that is needed to
+//! add another part.
 
 mod histogram;
 mod html;
@@ -90,7 +90,7 @@ pub(crate) struct Recoveries {
     pub(crate) disturbed: Histogram,
 }
 
-/// What was done at one world size while faults were made.
+/// Work that was done at one world size while faults were made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AtSize {
     pub(crate) us: u64,
@@ -165,7 +165,7 @@ pub(crate) struct Survivor {
     pub(crate) part: usize,
     pub(crate) name: String,
     pub(crate) growth: Growth,
-    /// What it used, since the beginning of the first part.
+    /// Resources that it used, since the beginning of the first part.
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -274,7 +274,7 @@ impl Report {
         }
     }
 
-    /// What the run lacks of the length that it is to have.
+    /// The seconds that the run lacks of the length that it is to have.
     pub(crate) fn missing_seconds(&self) -> u64 {
         self.goal_seconds.saturating_sub(self.totals.seconds as u64)
     }

@@ -37,7 +37,7 @@ pub(super) fn clock(seconds: u64) -> String {
 }
 
 impl Part {
-    /// What everybody asks about it.
+    /// The figures that everybody asks for.
     pub(super) fn words(&self) -> String {
         format!(
             "part {}: {}, {:.0} s of {} s, seed {}, {} operations, {} faults, kept {}",

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 
 /// How far above all that was expected a measurement may lie and still be one.
 const NOISE_PCT: f64 = 10.0;
-/// What fewer faults cost cannot be told from noise.
+/// The cost of fewer faults cannot be told from noise.
 const FAULTS_MIN: u64 = 5;
 /// For figures of which only noise is known: the run was too short, or the machine busy while the undisturbed rate was
 /// measured.
 const NOT_MEASURABLE: &str = "not measurable";
 
-/// What was done at one world size.
+/// Work that was done at one world size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) us: u64,
@@ -52,7 +52,7 @@ impl Baseline {
     }
 }
 
-/// What was completed under faults, and what would have been without.
+/// Operations that were completed under faults, and those that would have been without.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     pub(crate) operations: u64,
@@ -70,7 +70,7 @@ impl Kept {
         (self.expected > 0.0).then(|| self.operations as f64 * 100.0 / self.expected)
     }
 
-    /// For people. What is above all that was expected says only that too little was measured.
+    /// For people. A figure above all that was expected says only that too little was measured.
     pub(crate) fn words(&self) -> String {
         match self.percent() {
             None => "not measured".to_owned(),
@@ -80,7 +80,7 @@ impl Kept {
     }
 }
 
-/// What faults of one kind cost: the undisturbed time that was missing from such a fault to the next one of any kind.
+/// The cost of faults of one kind: the undisturbed time that was missing from such a fault to the next one of any kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cost {
     pub(crate) faults: u64,

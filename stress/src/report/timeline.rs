@@ -1,4 +1,5 @@
-//! What happened when, in bounded memory: a run of any length has at most a fixed number of slots, which get wider.
+//! The events of a run and their times, in bounded memory: a run of any length has at most a fixed number of slots,
+//! which get wider.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -114,7 +115,7 @@ impl Timeline {
     fn thin(&mut self) {
         let end_us = self.end_us();
         while self.slots.len() > SLOTS_MAX && self.width_us <= end_us {
-            // What was added may have been narrower than what is here.
+            // Slots that were added may have been narrower than those that are here.
             for slot in std::mem::take(&mut self.slots) {
                 self.push_wide(slot);
             }

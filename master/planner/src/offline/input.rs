@@ -10,7 +10,7 @@ use std::fmt;
 /// Most decimals of a cost.
 const MOST_DECIMALS: usize = 6;
 
-/// What is wrong with a file, and in which line.
+/// A defect of a file, and the line that has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadInput {
     /// The line, counted from 1.
@@ -32,7 +32,7 @@ impl fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// What the numbers of a table mean.
+/// The meaning of the numbers of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Rates in Mbit/s.
@@ -46,7 +46,7 @@ pub enum Kind {
 pub struct Input {
     /// The names of the peers.
     pub names: Vec<String>,
-    /// What is known about the edges between them.
+    /// The known values of the edges between them.
     pub matrix: Matrix,
     /// Costs of the matrix are those of the file times this.
     pub cost_scale: f64,

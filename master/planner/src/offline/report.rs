@@ -21,22 +21,22 @@ const PREDICTED_BYTES: u64 = 1_000_000_000;
 pub struct Report<'a> {
     /// Where the plan is from.
     pub input: &'a Input,
-    /// What was asked for.
+    /// The goal that was asked for.
     pub objective: Objective,
     /// The answer.
     pub plan: &'a Plan,
-    /// What is known beside the matrix.
+    /// Facts that are known beside the matrix.
     pub surroundings: &'a Surroundings,
     /// How long it took.
     pub took: Duration,
 }
 
-/// What decides between schedules beside the edges.
+/// Facts that decide between schedules beside the edges.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     /// The name of the site of each peer, as a number, where it has one; sites of others are looked for.
     pub sites: Vec<Option<u16>>,
-    /// What peers have in common on their way to others.
+    /// Uplinks that peers have in common on their way to others.
     pub uplinks: Vec<Uplink>,
 }
 
@@ -68,7 +68,7 @@ impl Report<'_> {
         if self.input.matrix.is_costs() { "cost" } else { "mbit_s" }
     }
 
-    /// What the sum is of, and by what the planner's figures are divided for it.
+    /// The quantity that is summed up, and the divisor of the planner's figures for it.
     fn sum_unit(&self) -> (&'static str, f64) {
         let matrix = &self.input.matrix;
         if matrix.is_costs() {
@@ -159,7 +159,7 @@ impl Report<'_> {
         sites_of(found).zip(site_shares_pct(found)).map(site).collect::<Vec<_>>().join(", ")
     }
 
-    /// What each peer owns in pairwise exchange, in per cent, in the order of the ring. None if that is the same.
+    /// The share of each peer in pairwise exchange, in per cent, in the order of the ring. None if that is the same.
     fn shares_pct(&self, found: Option<&Schedules>) -> Option<impl Iterator<Item = String>> {
         let shares = found.map(|found| found.shares.clone()).filter(|shares| !shares.is_empty())?;
         let pct = move |peer: &usize| (f64::from(shares[*peer]) * 100.0 / f64::from(SHARE_PARTS)).to_string();
@@ -236,7 +236,7 @@ fn sites_of(found: &BySites) -> impl Iterator<Item = Vec<usize>> + '_ {
     (0..found.sites.count()).map(members)
 }
 
-/// What each site owns, in per cent.
+/// The share of each site, in per cent.
 fn site_shares_pct(found: &BySites) -> impl Iterator<Item = String> + '_ {
     let (shares, peers) = (&found.sites.shares, found.sites.of.len());
     sites_of(found).enumerate().map(move |(site, members)| {

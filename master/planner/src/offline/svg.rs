@@ -179,7 +179,7 @@ fn shortened(name: &str) -> String {
     out
 }
 
-/// What colours and lines mean.
+/// The meaning of colours and lines.
 fn legend(out: &mut String, input: &Input, scale: &Scale, side: f64) {
     let unit = if scale.costs { "cost" } else { "Mbit/s" };
     let (low, high) = (number(scale.low / input.cost_scale), number(scale.high / input.cost_scale));

@@ -66,7 +66,7 @@ fn weights<'a>(peers: usize, lines: impl Iterator<Item = (usize, &'a str)>) -> R
             }
             let from = costs.len() / peers;
             let is_diagonal = costs.len() % peers == from;
-            // What stands in the diagonal does not matter, and is often out of any range.
+            // An entry in the diagonal does not matter, and is often out of any range.
             let cost = if is_diagonal { Some(0) } else { word.parse().ok() };
             let cost = cost.filter(|cost| *cost <= crate::MAX_COST);
             let text = || format!("{word:?} is not a whole number from 0 to {}", crate::MAX_COST);

@@ -168,7 +168,7 @@ impl Assignment {
         }
     }
 
-    /// What every ring costs at least.
+    /// The least that any ring can cost.
     pub(crate) fn bound(&self) -> i64 {
         self.leave.iter().sum::<i64>() + self.enter.iter().sum::<i64>()
     }
@@ -184,7 +184,7 @@ impl Assignment {
     }
 }
 
-/// What an assignment must not do.
+/// Restrictions of an assignment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules<'a> {
     /// Edges that must not be used, as a table of bits; empty if there are none.

@@ -18,7 +18,7 @@ const SAMPLE: usize = 4000;
 /// There is no ring, or none was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoPlan {
-    /// Who stands in the way; empty if that is not known.
+    /// Peers that stand in the way; empty if that is not known.
     pub obstacles: Vec<Obstacle>,
     /// It is certain that there is none; else none was found in the time.
     pub proven: bool,

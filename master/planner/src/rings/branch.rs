@@ -55,7 +55,7 @@ impl<'a> Branches<'a> {
         }
     }
 
-    /// What every ring costs at least, `best` being known; equal to `best` once that is proven.
+    /// The least that any ring can cost, `best` being known; equal to `best` once that is proven.
     pub(crate) fn bound(&self, best: i64) -> i64 {
         let open = self.open.iter().map(|node| node.bound).min();
         open.unwrap_or(best).min(best)

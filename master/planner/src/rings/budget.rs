@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Time for a search, told by the caller.
 pub(crate) struct Budget<'a> {
     left: &'a mut dyn FnMut() -> Duration,
-    /// What must be left over for the steps after this one.
+    /// The time that must be left over for the steps after this one.
     reserve: Duration,
 }
 

@@ -23,7 +23,7 @@ const FIRST_KICKS: usize = 2000;
 const FIRST_MEETINGS: usize = 100;
 const FIRST_BRANCHES: usize = 100;
 
-/// What is asked for.
+/// A request for a cheap ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
     /// Up to this many peers exactly.

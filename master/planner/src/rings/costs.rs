@@ -2,7 +2,7 @@
 
 use crate::matrix::Matrix;
 
-/// What the slowest of the edges that are too slow costs, in the search for a ring without them.
+/// Cost of the slowest of the edges that are too slow, in the search for a ring without them.
 const LARGEST_LACK: f64 = 1000.0;
 
 /// Stands for an edge that must not be used, until it is known what outweighs all others.
@@ -13,7 +13,7 @@ const NEVER: i64 = -1;
 pub(crate) struct Costs {
     pub(crate) n: usize,
     cost: Vec<i64>,
-    /// What every ring is charged, because it has to go from place to place.
+    /// The charge that every ring bears, because it has to go from place to place.
     pub(crate) least: i64,
     /// A ring that costs as much as this uses an edge that must not be used.
     pub(crate) broken: i64,
@@ -81,7 +81,7 @@ impl Costs {
         Matrix::edges(order).map(|(from, to)| self.at(from, to)).sum()
     }
 
-    /// What a ring is charged for going from place to place so often.
+    /// The charge of a ring for going from place to place so often.
     pub(crate) fn charge(&self, crossings: usize) -> i64 {
         crossings as i64 * self.crossing
     }

@@ -8,7 +8,7 @@ pub(crate) const MOST: usize = 20;
 /// Subsets between two looks at the clock.
 const CLOCK_EVERY: usize = 1 << 14;
 
-/// What came out.
+/// The outcome of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// This ring.

@@ -143,7 +143,7 @@ impl<'a> Graph<'a> {
                     gone.push(worst);
                 }
             }
-            // What falls apart without them goes on with its best part.
+            // A set that falls apart without them goes on with its best part.
             let parts = self.parts(&kept);
             let best = parts.into_iter().max_by_key(|part| self.worth(part)).unwrap_or_default();
             gone.extend(kept.iter().copied().filter(|at| !best.contains(at)));

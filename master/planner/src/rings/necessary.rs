@@ -1,4 +1,4 @@
-//! What every ring needs: a successor of its own for each peer, and a way from each peer to each other. Where that is
+//! Needs of every ring: a successor of its own for each peer, and a way from each peer to each other. Where that is
 //! missing there is no ring, and it says which peers stand in the way; the best rate at which it holds bounds every
 //! ring.
 
@@ -107,7 +107,7 @@ impl Graph {
         split(self.reached(true), true).or_else(|| split(self.reached(false), false))
     }
 
-    /// Who can be reached from peer 0, or who can reach it.
+    /// The peers that can be reached from peer 0, or that can reach it.
     fn reached(&self, forward: bool) -> Vec<bool> {
         let mut seen = vec![false; self.n];
         seen[0] = true;
@@ -139,7 +139,7 @@ impl Matching {
         Self { next: vec![None; n], before: vec![None; n] }
     }
 
-    /// Gives every peer a successor of its own (Kuhn, 1955). What cannot be done is the obstacle.
+    /// Gives every peer a successor of its own (Kuhn, 1955). Returns the obstacle if that cannot be done.
     fn complete(&mut self, graph: &Graph, budget: &mut Budget<'_>) -> Option<Obstacle> {
         for from in 0..graph.n {
             if let Some(to) = self.next[from].filter(|to| !graph.has(from, *to)) {

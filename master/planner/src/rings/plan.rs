@@ -23,7 +23,7 @@ pub const EXACT_PEERS_BACKGROUND: usize = hamiltonian::MOST;
 /// Part of the time that goes to the slowest edge; the rest goes to the sum.
 const FOR_BOTTLENECK: f64 = 0.5;
 
-/// What makes a ring good.
+/// The measure of a good ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Objective {
     /// The lowest sum of latencies (or of 1 / rate) among rings that are [`EQUALLY_FAST`].
@@ -38,7 +38,7 @@ pub enum Objective {
 /// How to plan.
 #[derive(Debug, Clone)]
 pub struct Options<'a> {
-    /// What makes a ring good.
+    /// The measure of a good ring.
     pub objective: Objective,
     /// Decides every choice that the matrix leaves open.
     pub seed: u64,

@@ -1,16 +1,16 @@
-//! What peers have in common: network interfaces, and ways beyond them.
+//! Shared parts of the network of peers: network interfaces, and ways beyond them.
 
 use super::sites::Sites;
 use crate::matrix::Matrix;
 
-/// What the network interface of each place carries, by the number of its first peer, in Mbit/s.
+/// Rates of the network interface of each place, by the number of its first peer, in Mbit/s.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Interfaces {
     /// To other places.
     pub sends: Vec<f64>,
     /// From other places.
     pub receives: Vec<f64>,
-    /// What peers of several places have in common.
+    /// Uplinks that peers of several places have in common.
     pub uplinks: Vec<Uplink>,
 }
 
@@ -95,7 +95,7 @@ impl Interfaces {
 /// Edges that carry less than this part of what others do, each in relation to its rate, have another limit.
 const MUCH_SHORTER: f64 = 0.5;
 
-/// What some edges carried while all sent to all, in Mbit/s.
+/// The traffic that some edges carried while all sent to all, in Mbit/s.
 #[derive(Debug, Clone, Copy)]
 struct Crowd {
     carried: f64,

@@ -4,7 +4,7 @@
 //! network interface) sends to others at most what its fastest edge to another place was measured to carry, and
 //! receives likewise, or more if that was measured ([`Interfaces::learn`]). A ring enters and leaves a place once and
 //! does not profit from an interface that can do more, so that the other schedules are if anything faster than it says
-//! here. What peers have in common beyond their interfaces is an [`Uplink`](super::Uplink).
+//! here. A way that peers have in common beyond their interfaces is an [`Uplink`](super::Uplink).
 
 use super::{
     interfaces::Interfaces,
@@ -66,12 +66,12 @@ impl Loads {
         Self { peers, parts: (0..peers * peers).map(|at| part(at / peers, at % peers)).collect() }
     }
 
-    /// What an edge carries.
+    /// The part that an edge carries.
     pub(crate) fn part(&self, from: usize, to: usize) -> f64 {
         self.parts[from * self.peers + to]
     }
 
-    /// What passes from peers that are `inside` to those that are not.
+    /// The sum of the parts that pass from peers that are `inside` to those that are not.
     pub(crate) fn across(&self, inside: impl Fn(usize) -> bool) -> f64 {
         let n = self.peers;
         let crosses = |at: &usize| inside(at / n) && !inside(at % n);
@@ -116,8 +116,8 @@ pub struct Schedules {
     pub ring: f64,
     /// By pairwise exchange with these `shares`, where that is possible and there is more than one place.
     pub pairwise: Option<f64>,
-    /// What each peer should own in pairwise exchange, by its number, in parts of [`SHARE_PARTS`](super::SHARE_PARTS);
-    /// empty: all the same.
+    /// The share that each peer should own in pairwise exchange, by its number, in parts of
+    /// [`SHARE_PARTS`](super::SHARE_PARTS); empty: all the same.
     pub shares: Vec<u16>,
     /// In two levels, over the best sites, if there are any.
     pub sites: Option<BySites>,
@@ -128,7 +128,7 @@ pub struct Schedules {
 pub struct BySites {
     /// In Mbit.
     pub rate: f64,
-    /// Who is in which, and what they own.
+    /// The site of each peer, and the shares of sites.
     pub sites: Sites,
 }
 
@@ -219,20 +219,20 @@ pub fn sites_rate(matrix: &Matrix, interfaces: &Interfaces, sites: &Sites) -> Op
     (fits && may_exchange(matrix)).then(|| loads().mbit_s(matrix, interfaces)).flatten()
 }
 
-/// What an edge carries of a tensor, by pairwise exchange with these shares, or over these sites.
+/// The part of a tensor that an edge carries, by pairwise exchange with these shares, or over these sites.
 pub fn part_of_edge(peers: usize, shares: &[u16], sites: Option<&Sites>, (from, to): (usize, usize)) -> f64 {
     let loads =
         sites.map_or_else(|| Loads::pairwise(peers, shares), |sites| Loads::by_sites(sites, &sites.shares));
     loads.part(from, to)
 }
 
-/// Whether pairwise exchange is possible. Who owns nothing needs its edges as well: a mesh stands with all of them or
-/// not at all.
+/// Whether pairwise exchange is possible. A peer that owns nothing needs its edges as well: a mesh stands with all of
+/// them or not at all.
 pub(crate) fn may_exchange(matrix: &Matrix) -> bool {
     !matrix.is_costs() && matrix.is_complete() && can_differ(matrix)
 }
 
-/// Whether there may be another schedule than a ring. What peers in one place have in common is no network.
+/// Whether there may be another schedule than a ring. The medium that peers in one place have in common is no network.
 fn can_differ(matrix: &Matrix) -> bool {
     SCHEDULED_PEERS.contains(&matrix.peers()) && matrix.fewest_crossings() > 0
 }

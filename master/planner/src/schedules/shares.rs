@@ -3,7 +3,7 @@
 //! If peer i owns the part `x_i`, the edge i -> j carries `x_j + x_i`: what i contributes to the part of j, and the
 //! result of its own. With `z_i = x_i * rate`, where the rate is how much tensor is reduced in a second, every limit is
 //! linear in z: the edge carries `z_i + z_j`, and the sum of all z is the rate. So it is with sites that own parts,
-//! where what an edge carries also has parts that are the same whoever owns what: so many times the sum of all z.
+//! where what an edge carries also has parts that are the same whoever owns what: a constant times the sum of all z.
 
 use super::{
     interfaces::Interfaces,
@@ -24,10 +24,11 @@ const HALVINGS: usize = 10;
 
 /// A network: its edges, and what they have in common.
 type Network<'a> = (&'a Matrix, &'a Interfaces);
-/// What edges carry if owners have these shares; equal ones if there are none. It is symmetric, and linear in shares.
+/// The loads of edges if owners have these shares; equal ones if there are none. It is symmetric, and linear in shares.
 type LoadsOf<'a> = dyn Fn(&[u16]) -> Loads + 'a;
 
-/// What each peer should own in pairwise exchange, by its number; empty for equal shares. None if there is no exchange.
+/// The share that each peer should own in pairwise exchange, by its number; empty for equal shares. None if there is no
+/// exchange.
 pub(crate) fn best_shares(matrix: &Matrix, interfaces: &Interfaces) -> Option<Vec<u16>> {
     let n = matrix.peers();
     let loads_of = |shares: &[u16]| Loads::pairwise(n, shares);
@@ -53,7 +54,7 @@ fn largest_of(n: usize) -> f64 {
     (CONTRIBUTIONS_MAX / (n - 1) as f64).min(1.0)
 }
 
-/// What edges, interfaces and uplinks carry.
+/// The limits of edges, interfaces and uplinks.
 fn limits((matrix, interfaces): Network<'_>, owners: usize, loads_of: &LoadsOf<'_>) -> Vec<Row> {
     let n = matrix.peers();
     let all_of_one = |owner: usize| {

@@ -146,7 +146,7 @@ fn the_numbers_of_peers_do_not_matter() {
             let places: Vec<usize> = order.iter().map(|peer| matrix.group(*peer)).collect();
             let turned =
                 self::matrix(n, |i, j| matrix.value(order[i], order[j]).unwrap_or(1.0)).with_places(&places);
-            // What an interface carries is found by the first peer of its place.
+            // The rate of an interface is found by the first peer of its place.
             let of = |all: &[f64]| order.iter().map(|peer| all[matrix.group(*peer)]).collect();
             let turned_interfaces = Interfaces {
                 sends: of(&interfaces.sends),

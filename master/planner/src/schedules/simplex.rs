@@ -29,13 +29,13 @@ struct Tableau {
     /// Row by row, one part for each free variable.
     parts: Vec<Vec<f64>>,
     limits: Vec<f64>,
-    /// What one more of each free variable adds to the sum.
+    /// The amount that one more of each free variable adds to the sum.
     gains: Vec<f64>,
     /// The variable of each row; numbers from `variables` on are what conditions have left.
     basic: Vec<usize>,
     /// The variable of each column.
     free: Vec<usize>,
-    /// What limits were divided by.
+    /// The divisor of the limits.
     scale: f64,
 }
 

@@ -21,8 +21,8 @@ const MOST_SHARED_OUT: usize = 2;
 pub struct Sites {
     /// The site of each peer, by its number. Sites are numbered from 0, in the order of their first peers.
     pub of: Vec<u16>,
-    /// What each site owns, by its number, in parts of [`SHARE_PARTS`](super::SHARE_PARTS). Empty: each peer owns the
-    /// same.
+    /// The share of each site, by its number, in parts of [`SHARE_PARTS`](super::SHARE_PARTS). Empty: each peer owns
+    /// the same.
     pub shares: Vec<u16>,
 }
 

@@ -12,8 +12,8 @@ fn matrix(n: usize, link: impl Fn(usize, usize) -> (f64, Option<u32>)) -> Matrix
     Matrix::of_links(n, &links.collect::<Vec<_>>()).unwrap()
 }
 
-/// What is sent of a tensor that is cut so finely that every choice of owners occurs as often as its shares say: from,
-/// to, part.
+/// Messages of a tensor that is cut so finely that every choice of owners occurs as often as its shares say: from, to,
+/// part.
 fn messages(sites: &Sites) -> Vec<(usize, usize, f64)> {
     let members = |site: usize| (0..sites.of.len()).filter(move |peer| usize::from(sites.of[*peer]) == site);
     let sizes = sites.sizes();
@@ -124,7 +124,7 @@ fn two_sites_are_found_and_cross_the_slow_way_once() {
 fn an_uplink_that_sites_share_is_crossed_by_each_byte_once() {
     let (matrix, of) = regions(&[4, 4], |_, _| 100.0);
     let sites = Sites::new(&of);
-    // What was measured when all sent to all: together as much as one edge, while those within went on.
+    // Rates measured when all sent to all: together as much as one edge, while those within went on.
     let carried = |from: usize, to: usize| if of[from] == of[to] { 300.0 } else { 100.0 / 16.0 };
     let interfaces = Interfaces::of(&matrix).with_uplinks(&matrix, &sites, carried);
     assert_eq!(interfaces.uplinks.iter().map(|uplink| uplink.sends).collect::<Vec<_>>(), [100.0, 100.0]);

@@ -212,7 +212,7 @@ pub(super) fn colour(index: usize) -> String {
     format!("process c{} {}", index % COLOURS, if index < COLOURS { "" } else { "dashed" })
 }
 
-/// What the survivors used over time: a title and a plot for each thing.
+/// Things that the survivors used over time: a title and a plot for each of them.
 pub(super) fn survivors(report: &Report) -> Vec<(&'static str, String)> {
     type Value = fn(&Sample) -> f64;
     let charts: [(&str, Value); 3] = [

@@ -9,7 +9,7 @@ use pccl_hash::Digest128;
 use pccl_protocol::*;
 use std::collections::BTreeMap;
 
-/// What a model client lends: what a sync has committed, as it held that then.
+/// The loan of a model client: what a sync has committed, as it held that then.
 #[derive(Debug, Clone)]
 pub(crate) struct Lent {
     pub(crate) sync: SyncId,
@@ -27,7 +27,7 @@ pub(crate) struct Fetching {
     moves: bool,
     /// It does nothing any more, but for its beats.
     stalls: bool,
-    /// What its beats say.
+    /// The bytes moved, as its beats say.
     pub(crate) moved_bytes: u64,
 }
 
@@ -113,7 +113,7 @@ impl World {
         self.wake(slot, time, Wake::FetchAhead(number));
     }
 
-    /// What came of a plan.
+    /// The result of a plan.
     pub(crate) fn fetch_ahead(&mut self, slot: usize, number: u32) {
         let client = &mut self.clients[slot];
         if client.plan.is_some() || client.call == crate::client::Call::Leaving {
@@ -175,7 +175,7 @@ impl World {
         Some(lent.is_some())
     }
 
-    /// What a hostile client says of loans.
+    /// A packet of a hostile client about loans.
     pub(crate) fn ahead_mischief(&mut self) -> Option<C2m> {
         if self.swarm.lend == 0 || !self.ahead.percent(15) {
             return None;

@@ -15,11 +15,11 @@ const LOOK: u64 = 500 * MS;
 const SUSPICION: u64 = 3 * BEAT;
 /// A standstill of 4 s, two beats to tell it, a sign of life of the other end, the grace; and slow packets on top.
 const STUCK: u64 = 8_000 * MS;
-/// Who asks for pairwise exchange waits for a mesh that is being connected.
+/// A caller that asks for pairwise exchange waits for a mesh that is being connected.
 const MESH_PATIENCE: u64 = 2_000 * MS;
 
-/// What the master says only to those whom nobody can dial: nobody whom they could dial holds the state, or there are
-/// too few who separate them in a ring.
+/// Sentences of the master only to those whom nobody can dial: nobody whom they could dial holds the state, or there
+/// are too few who separate them in a ring.
 const ONLY_FOR_HIDDEN: [&str; 2] =
     ["so are all who hold the shared state", "a ring takes no more of them than of others"];
 
@@ -36,7 +36,7 @@ enum Trouble {
     Unnamed(OpId, PeerId),
 }
 
-/// What is watched.
+/// The state of the watch.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     next: u64,
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Whoever is waited for in a vote is named by the master.
+    /// The master names every peer that it waits for in a vote.
     fn find_unnamed(&self, present: &mut BTreeSet<Trouble>) {
         let sentences = self.master.blocked_on();
         let snapshot = self.master.snapshot();

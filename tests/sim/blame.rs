@@ -1,4 +1,4 @@
-//! Who is to blame: the ledger of what was done to whom, and what a verdict may say about it.
+//! The answer to who is to blame: the ledger of what was done to whom, and what a verdict may say about it.
 //!
 //! Every fault that a run injects is written down here when it happens. When the master decides a verdict or drops a
 //! peer, the ledger is asked whether that cause, at those peers, was there at that time. A cause that nobody injected
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A process in one of its lives.
 pub(crate) type Who = (usize, u32);
 
-/// What is done to a process, or what it does.
+/// Something that is done to a process, or that it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Deed {
     /// It ended, or its control connection broke, or it gave the master up: its connections are closed.
@@ -40,7 +40,7 @@ pub(crate) enum Deed {
     NoStateWay,
 }
 
-/// What is done to connections from one process to another.
+/// Harm that is done to connections from one process to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Harm {
     /// One broke.
@@ -51,7 +51,7 @@ pub(crate) enum Harm {
     Cut,
 }
 
-/// What a process itself does to an attempt.
+/// An act of a process itself on an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Act {
     GaveUp,
@@ -71,7 +71,7 @@ pub(crate) enum LookAlike {
     /// The edge to a stopped process stands still as a cut one does. If the process goes on just before it would be
     /// suspected, the report of the standstill is younger than the sign of life.
     StoodStill,
-    /// What the receiving end counts comes late: its beats are seconds old, and still come often enough.
+    /// Counts of the receiving end come late: its beats are seconds old, and still come often enough.
     LateCounts,
     /// Something that sends anything may claim anything about its edges.
     Hostile,
@@ -122,7 +122,7 @@ pub(crate) struct Ledger {
     pub(crate) judged: BTreeMap<String, u64>,
 }
 
-/// What a verdict is judged against.
+/// The facts that a verdict is judged against.
 pub(crate) struct Scene<'a> {
     pub(crate) now: u64,
     /// When the attempt began.
@@ -229,7 +229,7 @@ impl Ledger {
             Cause::PeerSilent => {
                 let silent = verdict.silent_ms.saturating_mul(MS);
                 need(alone && silent >= PEER_TIMEOUT, "it was not silent for the time-out")?;
-                // What kept it silent was judged when it was dropped.
+                // The cause of its silence was judged when it was dropped.
                 let told = self.kicks.get(&first).map(|reason| reason.code);
                 need(told == Some(KickCode::Silent), "that peer was not dropped for silence")?;
             }
@@ -296,7 +296,7 @@ impl Ledger {
             verdict.culprits.iter().filter_map(|culprit| scene.slots.get(&culprit.peer)).copied().collect();
         let [from, to] = ends[..] else { return Err("an edge has two ends".into()) };
         let mut since = self.reach(scene.begun);
-        // What one end reports may be on its way for as long as that end was not heard.
+        // A report of one end may be on its way for as long as that end was not heard.
         let late = [Deed::Paused, Deed::Unheard, Deed::Deaf];
         let early = since.saturating_sub(LONGEST_STANDSTILL);
         if ends.iter().any(|who| self.had(*who, &late, early, scene.now)) {
@@ -314,7 +314,7 @@ impl Ledger {
         ]
         .into_iter()
         .find(|(kind, deeds)| {
-            // What the sender counts late only makes it look as if less waited.
+            // Late counts of the sender only make it look as if less waited.
             let ends = if *kind == LookAlike::LateCounts { &ends[1..] } else { &ends[..] };
             ends.iter().any(|who| self.had(*who, deeds, since, scene.now))
         });

@@ -14,7 +14,7 @@ use pccl_quant::DataType;
 
 /// How long a caller waits that lacks the newest state.
 const PAUSE: u64 = 500 * MS;
-/// What model clients say that their limits are.
+/// The limit that model clients say that they have.
 const LIMIT_MS: u64 = 1_234;
 
 impl World {
@@ -70,7 +70,7 @@ impl World {
             let runs = |work: &&TagWork| matches!(work.stage, TagStage::Running { .. });
             let op = self.clients[slot].work.values().find(runs).map(|work| work.op);
             operation = op.map(|op| CollectiveId { kind: CollectiveKind::AllReduce, op });
-            // What moves slowly waits; what something on the way swallows is acknowledged.
+            // Bytes that move slowly wait; bytes that something on the way swallows are acknowledged.
             let (me, slow) = (self.clients[slot].peer, self.clients[slot].slow_until > self.now);
             sent.retain(|bytes| {
                 !slow || me.is_some_and(|me| self.is_swallowed((me, bytes.peer, bytes.generation)))
@@ -318,7 +318,7 @@ impl World {
         assert_eq!(client.call, Call::SyncVoting(plan.request), "seed {}: a plan for nothing", self.seed);
         let sync = plan.plan.sync;
         client.call = Call::Syncing { request: plan.request, sync, fetched: false };
-        // Who fetches gives nothing.
+        // A client that fetches gives nothing.
         client.serving = plan.plan.fetch.is_empty().then_some(sync);
         client.sync_plan = Some(plan.plan);
         client.fetch_failures.clear();

@@ -1,4 +1,4 @@
-//! What must hold, judged from the packets alone: a second, much simpler account of who is in the run.
+//! Rules that must hold, judged from the packets alone: a second, much simpler account of who is in the run.
 
 mod attempts;
 mod judge;
@@ -35,7 +35,7 @@ pub(crate) const INSTEAD_OF_PAIRWISE: &str = "ring instead of pairwise";
 /// A ring: members, generations, connections.
 type Ring = Vec<(PeerId, LinkGeneration, u16)>;
 
-/// What is known of a mesh: its edges, and whether one of them failed.
+/// Knowledge of a mesh: its edges, and whether one of them failed.
 #[derive(Debug, Default)]
 struct Mesh {
     epoch: GroupEpoch,
@@ -120,7 +120,7 @@ impl Checker {
         ((seen.group, self.life(seen.group)), seen.peer.is_some() && !seen.in_ring && !seen.accepted)
     }
 
-    /// What a sync has committed, once somebody has put it in place.
+    /// The content that a sync has committed, once somebody has put it in place.
     pub(crate) fn content_of(&self, sync: SyncKey) -> Option<(Revision, &[(String, u128)])> {
         self.contents.get(&sync).map(|(revision, content)| (*revision, &content[..]))
     }
@@ -315,8 +315,8 @@ impl Checker {
             }
             M2c::PendingAnswer(answer) => {
                 let waits = || self.clients.iter().filter(|(_, seen)| seen.peer.is_some() && !seen.in_ring);
-                // Who was told to wait longer may or may not count by now, and who fetches ahead mostly not.
-                // For who cannot be dialed there may be no room, and of others it has to be known.
+                // A newcomer that was told to wait longer may or may not count by now, and one that fetches ahead
+                // mostly not. For one that cannot be dialed there may be no room, and of others it has to be known.
                 let counts = |seen: &Seen| seen.surely_dialed && !seen.told_to_wait;
                 let must = waits().any(|(one, seen)| counts(seen) && self.surely_counts(*one));
                 let may = waits().any(|(one, _)| self.may_be_let_in(*one).is_some());

@@ -129,7 +129,7 @@ pub(crate) struct Client {
     pub(crate) slow_until: u64,
     /// Its caller is going to make another call than the others, or is in it.
     pub(crate) wrong_call: WrongCall,
-    /// What the last sync has committed, if it has voted for no other one since, and whether it lends that.
+    /// The state that the last sync has committed, if it has voted for no other one since, and whether it lends that.
     pub(crate) lent: Option<Lent>,
     /// It fetches the shared state before it is let in.
     pub(crate) fetching: Option<Fetching>,

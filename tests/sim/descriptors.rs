@@ -1,4 +1,4 @@
-//! What the trainers reduce: small and large tensors, with and without a choice of the schedule.
+//! The tensors that the trainers reduce: small and large ones, with and without a choice of the schedule.
 
 use crate::rng::Rng;
 use crate::world::World;
@@ -48,7 +48,7 @@ fn kind_of(rng: &mut Rng, ring: &[PeerId], mut descriptor: Descriptor) -> Descri
 }
 
 impl World {
-    /// What all members of a group call for this attempt: its numbers are all that they have in common.
+    /// The call of all members of a group for this attempt: its numbers are all that they have in common.
     pub(crate) fn descriptor(&self, group: GroupId, op: OpId, ring: &[PeerId]) -> Descriptor {
         let of_data = self.all_reduce(group, op);
         let place = op.epoch.0 << 24 ^ op.tag.number << 16 ^ u64::from(op.attempt) << 4 ^ u64::from(group.0);
@@ -97,7 +97,7 @@ impl World {
         let mut rng = Rng::new(self.seed ^ op.epoch.0 << 24 ^ op.tag.number << 16 ^ 0x5eed_0013 << 32);
         descriptor.knew_ring = !(self.swarm.odd_calls && rng.percent(25));
         if self.swarm.odd_calls && rng.percent(20) {
-            // What the others call, too, by a rank of another ring.
+            // The same call as that of the others, by a rank of another ring.
             return Descriptor { knew_ring: false, by_rank: true, ..self.descriptor(group, op, ring) };
         }
         descriptor

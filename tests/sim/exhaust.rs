@@ -1,8 +1,8 @@
 //! Every interleaving of one vote of three peers and the end of one of them, or of an edge of their mesh.
 //!
-//! What the master sends is read at once; what a peer sends waits in its own queue, and every order in which the queues
-//! can be emptied is tried, with the death of one peer, or the break of one edge, at every place. So a packet that was
-//! sent before its sender could know of the death arrives after it in some of the orders.
+//! Packets of the master are read at once; those of a peer wait in its own queue. Every order in which the queues can
+//! be emptied is tried, with the death of one peer, or the break of one edge, at every place. So a packet that was sent
+//! before its sender could know of the death arrives after it in some of the orders.
 
 mod ahead;
 mod choices;
@@ -25,7 +25,7 @@ enum Vote {
     Pending,
 }
 
-/// What goes wrong.
+/// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Harm {
     Death(u64),
@@ -97,7 +97,8 @@ impl Peer {
         C2m::EdgeReport(EdgeReport::all_up(self.plan.as_ref().expect("a plan"), self.id, purposes))
     }
 
-    /// What it says of the end of an attempt that goes over the mesh, if it has lost an edge of that.
+    /// Its report of the end of an attempt, with a fault if that goes over the mesh and it has lost an edge of the
+    /// mesh.
     fn with_fault(&self, mut complete: Complete) -> Complete {
         if let Some((kind, edge)) = self.lost.filter(|_| self.named.is_some_and(Algorithm::uses_mesh)) {
             let other = if self.id == edge.from { edge.to } else { edge.from };
@@ -284,7 +285,7 @@ impl Table {
             M2c::GroupPlan(plan) => {
                 assert!(peer.epoch < plan.epoch);
                 (peer.epoch, peer.attempts) = (plan.epoch, 0);
-                // What was said of an edge is not said again.
+                // A report about an edge is not made again.
                 let before = peer.plan.replace(plan);
                 if before.is_none_or(|before| {
                     Some(before.edges) != peer.plan.as_ref().map(|plan| plan.edges.clone())
@@ -370,7 +371,7 @@ impl Table {
         }
     }
 
-    /// What the master holds back for better news of a broken edge comes out.
+    /// Faults that the master holds back for better news of a broken edge come out.
     fn wait_for_grace(&mut self) {
         self.now_ms = AFTER_GRACE_MS;
         self.input(Input::Tick);

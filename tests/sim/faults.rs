@@ -1,4 +1,4 @@
-//! What goes wrong, and how it is put right again.
+//! Faults, and how they are put right again.
 
 use crate::blame::{Deed, Harm, Who};
 use crate::client::{Call, EdgeKey, Power};

@@ -11,7 +11,7 @@ use pccl_protocol::*;
 /// How long a dial without an answer takes.
 const DIAL: u64 = 3_000 * MS;
 
-/// What a source has for a client that asks it.
+/// The answer of a source to a client that asks it.
 enum Found {
     Given,
     /// Its plan may still be on the way.
@@ -77,8 +77,8 @@ impl World {
         self.send(slot, C2m::SyncComplete(SyncComplete { sync, report, failures, gave }));
     }
 
-    /// What comes of it, or nothing before the next look. Who refuses is known at once, a dial without an answer takes
-    /// its time, while the other sources give.
+    /// The result of it, or nothing before the next look. A source that refuses is known at once; a dial without an
+    /// answer takes its time, while the other sources give.
     fn look_at_sources(
         &mut self,
         slot: usize,

@@ -90,7 +90,7 @@ impl World {
         client.plan = Some(plan);
         let planned = self.all_edges(slot);
         let client = &mut self.clients[slot];
-        // What was said of an edge is not said again.
+        // A report about an edge is not made again.
         client.said.retain(|edge, _| planned.contains(edge));
         let Some((inbound, outbound)) = client.edges() else { return };
         let running: Vec<OpId> = client.work.values().map(|work| work.op).collect();

@@ -1,4 +1,4 @@
-//! Who lends, and who may be let in: an account of it from the packets alone.
+//! Lenders, and newcomers that may be let in: an account of them from the packets alone.
 
 use crate::checker::{Checker, SyncKey};
 use crate::swarm::MS;
@@ -29,7 +29,7 @@ pub(crate) struct Loans {
     stand: BTreeMap<u64, SyncKey>,
     /// Syncs of which there was a loan.
     lent: BTreeSet<SyncKey>,
-    /// What each group has committed in its present life, in order.
+    /// The syncs that each group has committed in its present life, in order.
     commits: BTreeMap<(GroupId, u64), Vec<SyncKey>>,
     wants: BTreeMap<u64, Wants>,
     /// Callers that wait for a larger world.
@@ -126,7 +126,7 @@ impl Checker {
             assert_eq!(self.loans.stand.get(&lender), Some(&sync), "c{lender} does not lend {}", plan.sync);
             assert!(!self.newcomer(lender).1, "a newcomer is named as a lender");
         }
-        // Who lends has put it in place before.
+        // A lender has put it in place before.
         let (revision, content) = self.content_of(sync).expect("a lender has told of its commit");
         assert_eq!(plan.revision, revision);
         for (key, digest) in content {

@@ -1,6 +1,6 @@
 //! The log of a run: what happened, to be read, compared or counted.
 
-/// What becomes of the log of a run.
+/// The fate of the log of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Logging {
     /// Lines are counted: most of the time of a run would go into text that nobody reads.

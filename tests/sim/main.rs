@@ -56,7 +56,7 @@ const FILLS: usize = 4;
 /// 60 s, a dead host is noticed after 10 s, a ring is given up after 15 s.
 const BOUND: u64 = 200_000 * MS;
 
-/// What a run did.
+/// The summary of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Summary {
     hash: u64,
@@ -90,8 +90,8 @@ fn run_world(mut world: World) -> Summary {
         let bound = world.now + BOUND;
         let any_down = |world: &World| world.clients.iter().any(|client| client.power == Power::Down);
         world.run_until(bound, |world| converged(world, &goals) || any_down(world));
-        // Who comes with a state that the others have given up is dropped at its first sync, and somebody takes its
-        // place.
+        // A client that comes with a state that the others have given up is dropped at its first sync, and somebody
+        // takes its place.
         if !any_down(&world) {
             break;
         }
@@ -157,7 +157,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What a run did, or many together.
+/// Sums over a run, or over many together.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     inputs: u64,
@@ -318,7 +318,7 @@ fn seeds() {
     assert!(count < 1000 || waits > count / 500, "hardly anybody offered a state");
     let other_members = sums.judged.get("called for other members").copied().unwrap_or(0);
     assert!(other_members > count / 10, "hardly any collective was called for other members");
-    // What two members do with each other is in the simulation of formings.
+    // Operations of two members with each other are in the simulation of formings.
     let of_all = |kind: &&pccl_protocol::CollectiveKind| **kind != pccl_protocol::CollectiveKind::SendRecv;
     for kind in pccl_protocol::CollectiveKind::ALL.iter().filter(of_all) {
         let begun = sums.begun_kinds.get(kind.text()).copied().unwrap_or(0);

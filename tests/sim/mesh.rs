@@ -11,7 +11,7 @@ impl World {
         let (Some(plan), Some(me)) = (client.plan.as_ref(), client.peer) else { return Vec::new() };
         let mine = plan.edges_of(me).filter(|(purpose, _)| *purpose == Purpose::Mesh);
         let mine = mine.map(|(_, edge)| (edge.from, edge.to, edge.generation));
-        // Who connects none still has those that were of the ring before.
+        // A process that connects none still has those that were of the ring before.
         let had = |edge: &EdgeKey| self.edges_up.contains(edge) || client.said.contains_key(edge);
         mine.filter(|edge| self.swarm.mesh || had(edge)).collect()
     }
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// What a process sends at the beginning of an attempt among `members`, in the order of their ranks.
+    /// Sends the first bytes of a process at the beginning of an attempt among `members`, in the order of their ranks.
     pub(crate) fn send_first(
         &mut self,
         op: OpId,
@@ -53,7 +53,7 @@ impl World {
         let root = members.first().copied();
         for edge in edges.iter().filter(|edge| edge.0 == me) {
             match algorithm {
-                // What it folds goes back later.
+                // The result of its fold goes back later.
                 Algorithm::ReduceBroadcast if root != Some(edge.1) => {}
                 Algorithm::Direct | Algorithm::ReduceBroadcast | Algorithm::Pairwise | Algorithm::Sites => {
                     self.send_whole(op, *edge);

@@ -1,4 +1,4 @@
-//! Who reaches whom, when the master asks; and the master's own look at those who register.
+//! The answers to who reaches whom, when the master asks; and the master's own look at those who register.
 
 use crate::client::Power;
 use crate::swarm::MS;

@@ -5,7 +5,7 @@ use pccl_master::state::MasterState;
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 150;
-/// Of a hundred turns of the master it dies after so many.
+/// Of a hundred turns of the master it dies after this number.
 const PERCENT: u64 = 10;
 
 impl World {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long an operator waits for somebody who holds more.
 const PATIENCE: u64 = 5_000 * MS;
 
-/// What has been committed, as everybody could know.
+/// The committed revisions, as everybody could know them.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     newest: BTreeMap<GroupId, Revision>,
@@ -19,7 +19,7 @@ pub(crate) struct Known {
     highest: BTreeMap<GroupId, Revision>,
     /// Groups of which somebody who held the newest revision has left on purpose since.
     left: BTreeSet<GroupId>,
-    /// What newcomers said that they bring.
+    /// The revisions that newcomers said that they bring.
     offers: BTreeMap<u64, Revision>,
 }
 
@@ -40,7 +40,7 @@ impl Known {
         }
     }
 
-    /// What a newcomer said that it brings.
+    /// The revision that a newcomer said that it brings.
     pub(crate) fn offer_of(&self, client: u64) -> Option<Revision> {
         self.offers.get(&client).copied()
     }

@@ -182,7 +182,7 @@ impl World {
         self.clients[slot].work.values().any(uses)
     }
 
-    /// What the next beat says about the bytes of all edges: sent (where all are acknowledged), and received.
+    /// The counts of the next beat for the bytes of all edges: sent (where all are acknowledged), and received.
     pub(crate) fn edge_bytes(&mut self, slot: usize) -> (Vec<EdgeBytes>, Vec<EdgeBytes>) {
         let (edges, me) = (self.all_edges(slot), self.clients[slot].peer);
         for edge in edges.iter().copied() {
@@ -213,7 +213,7 @@ impl World {
         (sent, received)
     }
 
-    /// What the next beat says about the outbound edges, as `StallWatch` of the library finds it.
+    /// The stalled outbound edges that the next beat reports, as `StallWatch` of the library finds them.
     pub(crate) fn look_at_outbound(&mut self, slot: usize) -> Vec<StalledEdge> {
         let client = &self.clients[slot];
         let paused = self.now > client.beat_at + OWN_PAUSE;
@@ -267,7 +267,7 @@ impl World {
         is_done && self.flows.get(&edge).is_some_and(|(sent, received)| sent == received)
     }
 
-    /// What a process meets by itself in an attempt, if anything.
+    /// The fault that a process meets by itself in an attempt, if any.
     pub(crate) fn local_fault(&mut self, op: OpId, me: PeerId) -> Option<OpFaultKind> {
         if self.healing || self.swarm.local == 0 || !self.strikes.percent(self.swarm.local) {
             return None;

@@ -1,4 +1,4 @@
-//! What differs between runs. Each run switches some faults fully off and weighs the others differently: a uniform
+//! The differences between runs. Each run switches some faults fully off and weighs the others differently: a uniform
 //! mixture of all faults hides those that need quiet elsewhere.
 
 use crate::rng::Rng;
@@ -6,8 +6,8 @@ use crate::rng::Rng;
 /// Milliseconds of virtual time.
 pub(crate) const MS: u64 = 1_000;
 
-/// How much of the model a run has. What came later draws from numbers of its own, so that a seed stays the run that it
-/// always was.
+/// How much of the model a run has. Parts that came later draw from numbers of their own, so that a seed stays the run
+/// that it always was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Model {
     /// Only the faults that were there first.

@@ -47,7 +47,7 @@ pub(crate) enum Event {
     Strike,
 }
 
-/// What a process wakes up for.
+/// The reason for which a process wakes up.
 #[derive(Debug, Clone)]
 pub(crate) enum Wake {
     Beat,
@@ -62,7 +62,7 @@ pub(crate) enum Wake {
     EdgeLost(EdgeKey),
     Progress(OpId),
     Fetch(SyncId, u32),
-    /// What came of the plan with this number, of a newcomer that fetches ahead.
+    /// The result of the plan with this number, of a newcomer that fetches ahead.
     FetchAhead(u32),
     /// A loan begins or ends.
     Loan(SyncId),
@@ -137,9 +137,9 @@ pub(crate) struct World {
     /// Time of the last tick, and how many there were at that time.
     ticks: (u64, u32),
     last_master_input: u64,
-    /// What waits in the sockets of a master that stands still.
+    /// Events that wait in the sockets of a master that stands still.
     master_backlog: Vec<Event>,
-    /// What waits for stopped processes.
+    /// Events that wait for stopped processes.
     backlogs: BTreeMap<usize, Vec<Event>>,
     pub(crate) clients: Vec<Client>,
     /// Processes that nobody can dial.
@@ -155,7 +155,7 @@ pub(crate) struct World {
     pub(crate) cut: BTreeMap<(usize, usize), (u64, bool)>,
     /// Bytes sent and received on each edge.
     pub(crate) flows: BTreeMap<EdgeKey, (u64, u64)>,
-    /// What has to arrive on an edge for an attempt that goes over a mesh, and for all of them.
+    /// Counts of bytes that have to arrive on an edge for an attempt that goes over a mesh, and for all of them.
     pub(crate) due: BTreeMap<(OpId, EdgeKey), Vec<u64>>,
     pub(crate) owed: BTreeMap<EdgeKey, u64>,
     /// Participants that run an attempt.
@@ -168,7 +168,7 @@ pub(crate) struct World {
     /// The master has taken facts in and has not settled; when it will.
     pub(crate) unsettled: bool,
     turn_ends: u64,
-    /// What it has said meanwhile.
+    /// Messages that it has sent meanwhile.
     outbox: Vec<(u64, Event)>,
     pub(crate) inputs: u64,
     /// Optimisations that clients came through, and those that gave them another ring.
@@ -281,7 +281,8 @@ impl World {
             Input::Disconnected { client: ClientKey(key), .. } => self.audit.forget(*key),
             _ => {}
         }
-        // What a loop reads in one turn has its consequences at the end of the turn, all of it but what cannot wait.
+        // Inputs that a loop reads in one turn have their consequences at the end of the turn, all but those that
+        // cannot wait.
         let can_wait = !matches!(
             input,
             Input::Tick | Input::LoopGap(_) | Input::Kick { .. } | Input::AcceptRevision { .. } | Input::Stop
@@ -341,7 +342,7 @@ impl World {
                     if let Some(conn) = self.conns.get_mut(&key) {
                         conn.closed_at_master = true;
                         if conn.away {
-                            // What it hears when it comes back.
+                            // It hears this when it comes back.
                             let reason = KickReason::new(KickCode::Silent, "did not come back in time");
                             self.tell(key, Event::ToClient(key, M2c::Kicked(reason)));
                         }

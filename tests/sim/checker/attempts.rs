@@ -52,7 +52,7 @@ impl Checker {
         ring.len() == 1 || mine.all(|edge| seen.up.contains(&edge))
     }
 
-    /// What is named follows from the plan, and a mesh is used only as long as it has no fault.
+    /// The named algorithm follows from the plan, and a mesh is used only as long as it has no fault.
     fn algorithm(&mut self, key: &OpKey, named: Algorithm, vote: &Descriptor, ranks: usize) {
         let (mesh, op) = (&self.meshes[&(key.0, key.1)], key.2);
         assert_eq!(named, vote.algorithm_for(ranks, mesh.paths), "{op} does not go as its plan says");
@@ -70,7 +70,7 @@ impl Checker {
             assert_eq!(*known, packet.outcome, "two outcomes of {}", packet.op);
             return;
         }
-        // Who votes for it in a later epoch that counts on is told what it came to.
+        // A peer that votes for it in a later epoch that counts on is told what it came to.
         let counted = self.counted[&(key.0, key.1, packet.op.epoch)];
         let decided = (key.0, key.1, OpId { epoch: counted, ..packet.op });
         if let Some(known) = self.decided.get(&decided) {

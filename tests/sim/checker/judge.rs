@@ -4,8 +4,8 @@ use super::Checker;
 use pccl_protocol::*;
 
 impl Checker {
-    /// Who is dropped for its tensors has others than somebody in its group, and of those who hold the committed state
-    /// only who has others than another one of them.
+    /// A peer that is dropped for its tensors has others than somebody in its group. One that holds the committed state
+    /// has others than another one that holds it.
     pub(crate) fn judge_shape(&self, client: u64, peer: PeerId) -> Result<(), String> {
         let shape = |peer: PeerId| {
             let entries = &self.sync_votes.get(&peer)?.entries;
@@ -41,7 +41,7 @@ impl Checker {
         of_attempt.collect()
     }
 
-    /// What was called for other members must have been: by one of the members, in that ring.
+    /// A call for other members must have been made: by one of the members, in that ring.
     fn judge_members(&self, verdict: &Verdict, named: &[PeerId]) -> Result<(), String> {
         let Operation::Collective(CollectiveId { op, .. }) = verdict.operation else {
             return Err("of no collective".into());

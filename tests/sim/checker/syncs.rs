@@ -68,7 +68,7 @@ impl Checker {
         self.loans.void(place);
     }
 
-    /// What the last sync of a group has committed.
+    /// The revision that the last sync of a group has committed.
     pub(super) fn committed_last(&self, place: (GroupId, u64)) -> Option<Revision> {
         match self.sync_outcomes.get(&self.holders.get(&place)?.0)? {
             SyncOutcome::Committed(revision) => Some(*revision),

@@ -1,5 +1,5 @@
 //! Every interleaving of a commit, of the loans before and after it, of a newcomer that fetches ahead, of two calls of
-//! the members that may let it in, and of the end of one of the three. What must hold is what the checker says.
+//! the members that may let it in, and of the end of one of the three. The checker says what must hold.
 
 use super::{Counter, choices::Choices, is_wide, register};
 use crate::checker::Checker;
@@ -19,18 +19,18 @@ const GRACE: u64 = 200 * MS;
 /// A newcomer that does not get on is let in after this time.
 const PATIENCE: u64 = 60_000 * MS;
 
-/// What becomes of what the newcomer fetches.
+/// The fate of what the newcomer fetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Holds,
     Fails,
 }
 
-/// What is tried in every order.
+/// A case that is tried in every order.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     fate: Fate,
-    /// Who dies at some time.
+    /// The peer that dies at some time.
     victim: Option<u64>,
     /// The members ask whether somebody waits before they let it in.
     asks: bool,
@@ -280,7 +280,7 @@ fn beat(sequence: u64) -> C2m {
     C2m::Beat(Beat { sequence, ..Beat::default() })
 }
 
-/// What can happen next.
+/// A move that can come next.
 #[derive(Debug, Clone, Copy)]
 enum Move {
     End,

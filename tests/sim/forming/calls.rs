@@ -1,4 +1,4 @@
-//! What the processes and the service of their program do: who wants a group, who is told which list, and what they
+//! Acts of the processes and of the service of their program: who wants a group, who is told which list, and what they
 //! answer to the master.
 
 use super::{Call, Event, MS, Process, STEPS, World, name_of};
@@ -40,7 +40,7 @@ impl World {
         for slot in &members {
             let (mut uuid, mut list) = (uuid, list.clone());
             if !self.healing && self.rng.percent(4) {
-                // What an old or another quorum says.
+                // The answer of an old or of another quorum.
                 match self.rng.below(3) {
                     0 => uuid = 1 + u128::from(self.rng.below(self.uuids as u64)),
                     1 => list.reverse(),
@@ -50,7 +50,7 @@ impl World {
             let (life, delay) = (self.all[*slot].life, self.delay());
             self.at(delay, Event::Quorum(*slot, life, uuid, list));
         }
-        // Whoever was left out, or asks meanwhile, comes next.
+        // A process that was left out, or asks meanwhile, comes next.
         let again = self.rng.range(100 * MS, 600 * MS);
         self.gathering = true;
         self.at(again, Event::Gather);
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// What a process has to do in this step; all members of its group decide that alike.
+    /// The part of a process in this step; all members of its group decide that alike.
     fn part_of(&self, plan: &GroupPlan, process: &Process) -> Option<Tag> {
         let ranks = plan.members.len();
         let mut rng = Rng::new(self.seed ^ u64::from(plan.group.0) << 8 ^ process.steps);

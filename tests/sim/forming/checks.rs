@@ -1,10 +1,10 @@
-//! What must hold of every packet that the master sends.
+//! Rules that must hold of every packet that the master sends.
 
 use super::{World, name_of};
 use pccl_protocol::*;
 
 impl World {
-    /// What must hold when the master says it.
+    /// Checks the rules that must hold when the master sends it.
     pub(super) fn check(&mut self, key: u64, packet: &M2c) {
         let (seed, peer) = (self.seed, self.peer_of(key));
         match packet {
@@ -56,7 +56,7 @@ impl World {
                 let begun =
                     self.begun.iter().find(|((_, begun), members)| begun == op && members.contains(&peer));
                 let (_, members) = begun.expect("it has begun");
-                // What is sent has to have arrived, whoever is still there.
+                // Data that is sent has to have arrived, whoever is still there.
                 let has_to = |member: &&PeerId| op.tag.pair.is_some() || self.alive.contains(*member);
                 for member in members.iter().filter(has_to) {
                     let completed = self.completed.contains(&(*member, *op));

@@ -39,7 +39,7 @@ enum Event {
     Gather,
     Beat(usize, u32),
     GiveUp(usize, u32, RequestId),
-    /// What was asked of this connection is done.
+    /// This connection has done what was asked of it.
     Report(u64, C2m),
     Complete(u64, OpId),
     Return(usize),
@@ -73,7 +73,7 @@ struct Process {
     beats: u64,
 }
 
-/// What became of a uuid.
+/// The fate of a uuid.
 #[derive(Debug, Default)]
 struct Fate {
     formed: bool,
@@ -83,7 +83,7 @@ struct Fate {
 
 struct World {
     seed: u64,
-    /// What happens is printed.
+    /// Events are printed.
     trace: bool,
     rng: Rng,
     now: u64,
@@ -113,7 +113,7 @@ struct World {
     sums: Sums,
 }
 
-/// What happened, so that a run in which nothing happens is noticed.
+/// Counts of what happened, so that a run in which nothing happens is noticed.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sums {
     formed: u64,

@@ -1,4 +1,4 @@
-//! What an operator does: a master steps down, or one acts by the operator's word.
+//! Acts of an operator: a master steps down, or one acts by the operator's word.
 
 use super::{
     copy::Copy,
@@ -132,7 +132,7 @@ impl World {
         let Some(Copy { copy, log, members, past, .. }) = copy else { return };
         let barred = (0..self.peers.len()).map(|at| (Peer::id(at), (past.copies.term, log.len()))).collect();
         self.forget_the_dead();
-        // What the lost ones knew more is lost.
+        // The turns that only the lost ones knew are lost.
         if self.fault != Fault::ForcedBesideActing {
             self.told.clone_from(&log);
         }

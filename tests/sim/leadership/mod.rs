@@ -1,5 +1,5 @@
 //! Masters that stand by, at random: the leader, candidacies, and the allegiance of peers, with deaths,
-//! sleep and connections that break. What the state machine of a run does is one number for each turn here.
+//! sleep and connections that break. The work of the state machine of a run is one number for each turn here.
 //!
 //! The rule: of all that peers were told, one is the beginning of the other. A master that does not know what a peer
 //! was told, or two that act at the same time, break it. And if enough live, somebody acts.
@@ -55,7 +55,7 @@ fn somebody_acts_when_enough_live() {
     }
 }
 
-/// What was promised to a standby that dies does not keep others from taking over.
+/// Promises to a standby that dies do not keep others from taking over.
 #[test]
 fn somebody_acts_though_one_has_died_with_promises() {
     let seeds = seeds();
@@ -114,7 +114,7 @@ fn run_forced(seed: u64, fault: Fault) -> Result<bool, String> {
     Ok(world.is_forced)
 }
 
-/// What was lost with the others is lost; all else is one history.
+/// Turns that were lost with the others are lost; all else is one history.
 #[test]
 fn whoever_acts_by_an_operators_word_goes_on_with_what_it_knows() {
     let seeds = seeds();

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Node {
     pub(super) role: Role,
     pub(super) sleeps: bool,
-    /// What one that is dead has written when it acted.
+    /// The journal that a dead one has written when it acted.
     pub(super) journal: Option<Copy>,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Lead {
     members: BTreeSet<PeerId>,
     peers: BTreeMap<u64, PeerId>,
     pub(super) followers: BTreeMap<u64, CopyId>,
-    /// What it has written.
+    /// The journal that it has written.
     journal: Copy,
-    /// What waits until a turn may be known: connection, turn, message.
+    /// Messages that wait until a turn may be known: connection, turn, message.
     pub(super) held: Vec<(u64, u64, Message)>,
     /// As in [`Copy`].
     barred: Barred,
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// What one that stands by asks of peers.
+    /// The claim of a standby, which it asks peers for.
     pub(super) fn claim(&self) -> Option<Claim> {
         match &self.role {
             Role::Standing(wait) => wait.candidacy.as_ref()?.claim(),
@@ -154,7 +154,7 @@ impl Lead {
         self.held.push((conn, until, message));
     }
 
-    /// What is sent at the end of a turn.
+    /// The messages that are sent at the end of a turn.
     fn end_turn(&mut self) -> Vec<(u64, Message)> {
         let mut out = Vec::new();
         let copies = std::mem::take(&mut self.changed).then(|| self.leader.copies());

@@ -15,7 +15,7 @@ pub(super) struct Peer {
     conn: Option<u64>,
     /// The one to a master that may act, or come to act, and how often it has been thought of since.
     visit: Option<(u64, u32)>,
-    /// What it was told last.
+    /// The log that it was told last.
     pub(super) told: Log,
     /// How many nodes there are, and which is tried next.
     nodes: usize,

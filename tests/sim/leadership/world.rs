@@ -17,7 +17,7 @@ pub(super) enum Fault {
     NoMajority,
     /// A peer forgets what it has promised.
     ForgottenTerm,
-    /// What follows from a turn leaves before those who stand by have the turn.
+    /// Messages that follow from a turn leave before those who stand by have the turn.
     EarlyRelease,
     /// Peers promise themselves to whoever asks, be its copy complete or not.
     AnyCopy,
@@ -25,11 +25,11 @@ pub(super) enum Fault {
     ShortList,
     /// Only the last members count, not those of turns that others may not know.
     LastMembers,
-    /// What follows from a take-over leaves before enough members know the first list of the new term.
+    /// Messages that follow from a take-over leave before enough members know the first list of the new term.
     Unconfirmed,
-    /// Who is started again forgets that others may have taken over.
+    /// A master that is started again forgets that others may have taken over.
     ForgottenCopies,
-    /// Who steps down lets everything leave.
+    /// A master that steps down lets everything leave.
     ReleasedAtEnd,
     /// One acts by an operator's word though another one acts.
     ForcedBesideActing,
@@ -59,10 +59,10 @@ impl Fault {
         [Self::ForcedBesideActing, Self::ForcedUnheard, Self::ForcedTakesAll, Self::ForcedTakesOtherTerm];
 }
 
-/// What a state machine would have decided: one number for each turn.
+/// The decisions of a state machine: one number for each turn.
 pub(super) type Log = Vec<u64>;
 
-/// What happens in a turn, for those who stand by.
+/// News of a turn, for those who stand by.
 #[derive(Debug, Clone)]
 pub(super) enum News {
     Event(u64, BTreeSet<PeerId>),
@@ -71,7 +71,7 @@ pub(super) enum News {
     Turn { released: u64, is_alone: bool },
 }
 
-/// What travels.
+/// A message that travels.
 #[derive(Debug, Clone)]
 pub(super) enum Message {
     StandBy {
@@ -110,7 +110,7 @@ pub(super) enum Message {
     },
 }
 
-/// Who is at an end of a connection.
+/// The node or the peer at an end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     Node(usize),
@@ -120,10 +120,10 @@ pub(super) enum End {
 #[derive(Debug)]
 struct Conn {
     ends: [End; 2],
-    /// What is on the way to each of them.
+    /// Messages on the way to each of them.
     queues: [VecDeque<Message>; 2],
     is_open: bool,
-    /// Who has noticed that it is not.
+    /// Whether each end has noticed that it is not.
     noticed: [bool; 2],
 }
 
@@ -301,7 +301,7 @@ impl World {
         names.into_iter().for_each(|name| self.close(name, end));
     }
 
-    /// What is on the way from or to those that are dead is lost.
+    /// Messages on the way from or to those that are dead are lost.
     pub(super) fn forget_the_dead(&mut self) {
         let dead: Vec<u64> =
             self.conns.iter().filter(|(_, conn)| !conn.is_open).map(|(name, _)| *name).collect();
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// The first master dies. `false`: not so many know all that it knows yet, or not all peers know that.
+    /// The first master dies. `false`: fewer standbys know all that it knows yet, or not all peers know that.
     pub(super) fn kill_first(&mut self, standbys: usize) -> bool {
         let list = self.nodes[0].list();
         let is_ready = list.standbys.len() >= standbys && self.peers.iter().all(|peer| peer.knows(&list));

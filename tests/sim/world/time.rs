@@ -137,7 +137,7 @@ impl World {
                 if self.clients[slot].life == life && self.clients[slot].power == Power::Paused {
                     self.note(format_args!("s{slot} goes on"));
                     self.clients[slot].power = Power::Up;
-                    // What waits in its socket comes first, before it judges the master.
+                    // Events that wait in its socket come first, before it judges the master.
                     self.clients[slot].heard_at = self.now;
                 }
                 for event in self.backlogs.remove(&slot).unwrap_or_default() {
@@ -173,7 +173,7 @@ impl World {
         (self.clients[slot].life == life && self.postponed(slot, event)).then_some(slot)
     }
 
-    /// Whether a process can act now. What happens to a stopped one waits until it goes on, in order.
+    /// Whether a process can act now. Events of a stopped one wait until it goes on, in order.
     fn postponed(&mut self, slot: usize, event: &Event) -> bool {
         match self.clients[slot].power {
             Power::Up => true,

@@ -18,7 +18,7 @@ pub(crate) struct Device {
     coders: Loaded<Arc<Coders>>,
 }
 
-/// What is loaded at first use.
+/// A value that is loaded at first use.
 #[derive(Debug)]
 struct Loaded<T>(Mutex<Option<Result<T, CudaError>>>);
 
@@ -27,7 +27,7 @@ impl<T: Clone> Loaded<T> {
         Self(Mutex::new(None))
     }
 
-    /// What `load` says, which is asked once. What else may fail than the compiler is tried again.
+    /// The result of `load`, which is asked once. After any failure but that of the compiler it is asked again.
     fn get(&self, load: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         let mut loaded = self.0.lock();
         if let Some(loaded) = &*loaded {

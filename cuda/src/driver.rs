@@ -283,7 +283,7 @@ pub(crate) struct Entered<'d> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut context = null_mut();
-        // SAFETY: it writes one handle. What fails here has failed before, and is told there.
+        // SAFETY: it writes one handle. A call that fails here has failed before, and is told there.
         unsafe { (self.driver.cuCtxPopCurrent_v2)(&mut context) };
     }
 }

@@ -1,6 +1,6 @@
-//! What can fail.
+//! Failures of the driver, and of the compiler of kernels.
 
-/// What the driver, or the compiler of kernels, has refused.
+/// A refusal of the driver, or of the compiler of kernels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
@@ -49,7 +49,7 @@ const OUT_OF_MEMORY: u32 = 2;
 /// do wrong: after these every call fails.
 const LOST: &[u32] = &[46, 214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
-/// What the driver says of an image that it does not take: nothing in it for the device, not well formed, no compiler
+/// Codes of the driver for an image that it does not take: nothing in it for the device, not well formed, no compiler
 /// for it, of a newer version than its own, or that it must not compile.
 const NOT_TAKEN: &[u32] = &[209, 218, 221, 222, 223];
 

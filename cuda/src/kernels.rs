@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, ffi::CString};
 pub(crate) const HASHES: &str = include_str!("../kernels/hash.cu");
 /// The source of the kernels of quantisation.
 pub(crate) const CODERS: &str = include_str!("../kernels/quantise.cu");
-/// What is asked for where the compiler does not know the device: any newer device runs the image of an older one.
+/// The targets to ask for where the compiler does not know the device: any newer device runs the image of an older one.
 const OLDER: [u32; 4] = [90, 80, 75, 70];
 
 /// The kernels of hashes, of one context.

@@ -73,7 +73,7 @@ pub(crate) fn with_lane<R>(
     run(device, stream, work, Lane::synchronize)
 }
 
-/// The same, but what the work has queued may be under way when this returns without an error. What is queued on
+/// The same, but what the work has queued may be under way when this returns without an error. Work that is queued on
 /// `stream` from then on begins after it.
 pub(crate) fn ahead_of_stream<R>(
     device: &Arc<Device>,
@@ -130,7 +130,7 @@ impl Lane {
     fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
         let driver = device.driver;
         let (device, none) = (device.clone(), Handle(null_mut()));
-        // What was made is freed with the lane, also if the rest fails.
+        // Handles that were made are freed with the lane, also if the rest fails.
         let mut lane = Self { device, stream: none, event: none, ring: Vec::new(), scratch: 0 };
         // SAFETY: each call writes one handle.
         unsafe {
@@ -141,7 +141,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Makes the ring so many buffers long, if it is not.
+    /// Makes the ring this number of buffers long, if it is not.
     fn widen(&mut self, buffers: usize) -> Result<(), CudaError> {
         let driver = self.device.driver;
         while self.ring.len() < buffers {
@@ -166,7 +166,7 @@ impl Lane {
         self.device.clone()
     }
 
-    /// What is queued from now on begins after what is queued on the caller's stream now.
+    /// Work that is queued from now on begins after the work that is queued on the caller's stream now.
     fn follow(&mut self, stream: u64) -> Result<(), CudaError> {
         let driver = self.device.driver;
         // SAFETY: both handles are the lane's own; that of the caller is one of its context, which it has promised.
@@ -176,7 +176,7 @@ impl Lane {
         }
     }
 
-    /// What is queued on the caller's stream from now on begins after what is queued here now.
+    /// Work that is queued on the caller's stream from now on begins after the work that is queued here now.
     fn precede(&self, stream: u64) -> Result<(), CudaError> {
         let driver = self.device.driver;
         // SAFETY: as in `follow`.
@@ -201,7 +201,7 @@ impl Lane {
     /// Copies from a device into `to`.
     ///
     /// # Safety
-    /// So many bytes from `from` on are memory of the device, and stay so until this returns.
+    /// As many bytes from `from` on as `to` has are memory of the device, and stay so until this returns.
     pub(crate) unsafe fn read(&mut self, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
         let bytes = to.len();
         let pieces = bytes.div_ceil(BUFFER_BYTES);
@@ -242,7 +242,8 @@ impl Lane {
     /// Copies `bytes` to a device. They are there when the lane is synchronised, or for whatever follows on it.
     ///
     /// # Safety
-    /// So many bytes from `to` on are memory of the device until the lane is synchronised, and nobody else uses them.
+    /// As many bytes from `to` on as `bytes` has are memory of the device until the lane is synchronised, and nobody
+    /// else uses them.
     pub(crate) unsafe fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), CudaError> {
         let driver = self.device.driver;
         for (number, piece) in bytes.chunks(BUFFER_BYTES).enumerate() {
@@ -273,8 +274,8 @@ impl Lane {
     /// Queues a copy on the device.
     ///
     /// # Safety
-    /// So many bytes from both addresses on are memory of the device until the lane is synchronised, they do not
-    /// overlap, and nobody else uses those at `to` or writes those at `from`.
+    /// The bytes from both addresses on, `bytes` of each, are memory of the device until the lane is synchronised, they
+    /// do not overlap, and nobody else uses those at `to` or writes those at `from`.
     pub(crate) unsafe fn copy(&mut self, to: Address, from: Address, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
         unsafe { call!(self.device.driver, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream.0)) }
@@ -344,8 +345,8 @@ impl Drop for Lane {
         if !self.stream.0.is_null() && self.synchronize().is_err() {
             return;
         }
-        // SAFETY: nothing is under way; the handles are the lane's own, and not used afterwards. What fails here fails
-        // because the device is lost.
+        // SAFETY: nothing is under way; the handles are the lane's own, and not used afterwards. A call that fails here
+        // fails because the device is lost.
         unsafe {
             for slot in self.ring.drain(..) {
                 if !slot.over.0.is_null() {

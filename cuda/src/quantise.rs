@@ -31,7 +31,7 @@ const SEGMENT: u64 = 64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Elements<'d> {
     pub(crate) device: &'d Arc<Device>,
-    /// What they come after, as for [`with_lane`].
+    /// The stream that they come after, as for [`with_lane`].
     pub(crate) stream: Option<u64>,
     pub(crate) start: Address,
     pub(crate) count: usize,
@@ -150,7 +150,7 @@ pub(crate) fn encode(
             if let Some((number, (batch, _))) = batches.peek() {
                 launch(lane, *number, batch)?;
             }
-            // SAFETY: what was launched has filled so many bytes there.
+            // SAFETY: the launched kernels have filled this number of bytes there.
             unsafe { lane.read(half(number), &mut encoded[bytes])? };
         }
         Ok(())

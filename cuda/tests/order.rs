@@ -63,7 +63,7 @@ fn a_stream_waits_for_a_copy_that_its_caller_does_not_wait_for() {
         write_on_stream(&memory(address, length, stream), &new).expect("a copy");
         let end = 1 << 20;
         assert!(standin.get(address, length).ends_with(&old[length - length.min(end)..]), "not waited for");
-        // What the program queues then comes after it.
+        // Work that the program queues then comes after it.
         standin.put_later(stream, address, &last[..length / 2]);
         standin.settle(stream);
         assert!(standin.get(address, length) == [&last[..length / 2], &new[length / 2..]].concat());

@@ -1,4 +1,4 @@
-//! What the store server costs: idle connections, a large run that advances, and calls per second beside PyTorch's
+//! Costs of the store server: idle connections, a large run that advances, and calls per second beside PyTorch's
 //! server.
 //!
 //! ```sh
@@ -180,7 +180,7 @@ fn in_turns() {
         .chain(["libuv", "legacy"].map(|backend| (backend, Server::torch(backend))))
         .filter_map(|(name, server)| Some((name, server?)))
         .collect();
-    // What it took to start is no cost of calls.
+    // The processor time that it took to start is no cost of calls.
     let began: Vec<f64> = servers.iter().map(|(_, server)| server.cpu_s()).collect();
     let mut rates = vec![[Vec::new(), Vec::new()]; servers.len()];
     for _ in 0..TURNS {

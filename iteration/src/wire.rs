@@ -4,7 +4,7 @@ use crate::store::{MAX_KEYS, MAX_VALUE_BYTES};
 
 /// Longest key on the wire: one byte more than a key of ours, since the client of PyTorch puts a `/` in front.
 pub(crate) const MAX_WIRE_KEY_BYTES: usize = 8 * 1024;
-/// What the first command of a connection carries.
+/// The number that the first command of a connection carries.
 pub(crate) const MAGIC: u32 = 0x3C85_F7CE;
 /// Most bytes of one command.
 pub(crate) const MAX_COMMAND_BYTES: usize = 64 * 1024 * 1024;

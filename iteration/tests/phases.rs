@@ -137,7 +137,7 @@ fn phase_4_consensus_competition_has_one_winner() {
         let decision = advance_together(&all);
         assert_eq!((decision.iteration, decision.entries.len()), (iteration, 8));
     }
-    // What is not needed any more is removed: the register, and a few keys of each member.
+    // Keys that are not needed any more are removed. The register, and a few keys of each member, are left.
     let keys = store.keys();
     assert!(keys.len() < 8 * 6 + 10, "{keys:?}");
 }

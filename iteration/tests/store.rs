@@ -27,7 +27,7 @@ fn keys(keys: &[&str]) -> Vec<String> {
     keys.iter().map(|key| (*key).to_owned()).collect()
 }
 
-/// What any store does.
+/// Checks the calls that any store does.
 fn check_store(store: &(impl Store + ?Sized)) {
     assert_eq!(store.get("k", soon()).unwrap(), None);
     store.set("k", b"v", soon()).unwrap();

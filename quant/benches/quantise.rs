@@ -63,7 +63,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 /// Takes a slice of elements, the place of their encoded form, and one of the target.
 type Part<'a> = &'a mut dyn FnMut(&[u8], &mut [u8], &mut [u8]);
 
-/// What is measured in turns; the first three are what the others are compared with.
+/// Number of parts that are measured in turns; the first three are what the others are compared with.
 const PARTS: usize = 7;
 
 fn compare(scheme: Scheme, data_type: DataType, level: Level, sizes: &Sizes) {

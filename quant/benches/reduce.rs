@@ -60,7 +60,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What is measured in turns: a name, the bytes moved per byte of data, and the plain loop that it is compared with.
+/// Parts that are measured in turns: a name, the bytes moved per byte of data, and the plain loop that it is compared
+/// with.
 const PARTS: [(&str, f64, usize); 8] = [
     ("plain in place", 3.0, 0),
     ("plain into", 3.0, 1),

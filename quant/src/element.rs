@@ -14,7 +14,7 @@ pub trait Element: Lane + Copy + Send + Sync + 'static {
     const DATA_TYPE: DataType;
 }
 
-/// What the kernels need of an element; private, which seals [`Element`].
+/// The functions of an element that the kernels need; private, which seals [`Element`].
 ///
 /// All of it is `inline(always)`, because a loop takes on the processor features of the function it ends up in.
 pub trait Lane: Sized + Copy {

@@ -8,7 +8,7 @@ static FASTEST: AtomicU8 = AtomicU8::new(u8::MAX);
 /// A set of processor features. All levels compute identical bytes; they differ in speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// What the target guarantees: SSE2 on x86-64.
+    /// The features that the target guarantees: SSE2 on x86-64.
     Base,
     /// AVX2 and F16C, on x86-64.
     Avx2,

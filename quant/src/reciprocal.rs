@@ -4,7 +4,7 @@
 //! The method is that of T. Granlund and P. Montgomery (Division by Invariant Integers using Multiplication, figure
 //! 4.1), which is exact for all numbers and divisors of the width of the type.
 
-/// What an unsigned number of type `U` is multiplied and shifted by to be divided.
+/// The factor and the shifts by which an unsigned number of type `U` is divided.
 #[derive(Clone, Copy, Debug)]
 pub struct Reciprocal<U> {
     factor: U,

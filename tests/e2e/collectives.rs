@@ -79,7 +79,7 @@ fn a_death_at_each_point_leaves_inputs_as_they_were_and_the_others_go_on() {
         let answers = fleet.answers();
         for answer in &answers {
             let (answer, causes) = (answer.clone().good(), answer.list("errors").join("|"));
-            // Who still calls for three, or for a root that is another rank now, hears of it and looks again.
+            // A peer that still calls for three, or for a root that is another rank now, hears of it and looks again.
             let known = ["Aborted:PeerDied", "Aborted:WorldChanged"];
             assert!(
                 causes.split('|').all(|cause| cause.is_empty() || known.contains(&cause)),

@@ -123,8 +123,8 @@ fn whoever_connects_finds_the_standby_that_takes_over() {
     die_at_each_point(&mut Run::with(config, 3, 1));
 }
 
-/// What the master knew of the newcomer is lost with its journal. It registers with the next one inside its call, while
-/// members are told.
+/// The master's knowledge of the newcomer is lost with its journal. The newcomer registers with the next master inside
+/// its call, while members are told.
 #[test]
 fn whoever_waits_to_be_let_in_begins_anew_in_another_run() {
     let place = Place::new("connecting-anew");

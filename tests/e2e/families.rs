@@ -81,7 +81,7 @@ impl Families {
         run("ip", &format!("-n {} {command}", self.space(name))).expect("the network is changed");
     }
 
-    /// What one host sends to another by this family is dropped.
+    /// Packets that one host sends to another by this family are dropped.
     fn drop_between(&self, from: usize, to: usize, address: fn(usize) -> String) {
         let (from, to) = (address(from), address(to));
         let family = if from.contains(':') { "-6" } else { "-4" };
@@ -123,7 +123,7 @@ impl Families {
 
 impl Drop for Families {
     fn drop(&mut self) {
-        // Whoever runs in them has been ended before.
+        // The processes that run in them have been ended before.
         for name in ["r", "0", "1", "2"] {
             let _ = run("ip", &format!("netns del {}", self.space(name)));
         }

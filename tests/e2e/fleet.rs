@@ -172,7 +172,8 @@ impl Fleet {
         self.sites.get(&self.peers[place].index).map_or("", String::as_str)
     }
 
-    /// The number of the site of each of these peers. Who names none is a site by itself, as nothing is measured.
+    /// The number of the site of each of these peers. A peer that names none is a site by itself, as nothing is
+    /// measured.
     fn sites_of(&self, order: &[usize]) -> Vec<u16> {
         let is_same = |a: &usize, b: &usize| {
             a == b || self.sites.get(a).is_some_and(|site| self.sites.get(b) == Some(site))
@@ -219,8 +220,8 @@ impl Fleet {
         place
     }
 
-    /// Waits until the master knows of all departures. Whoever has died just now would count for a wait for the world,
-    /// and its answer would come at once.
+    /// Waits until the master knows of all departures. A peer that has died just now would count for a wait for the
+    /// world, and the answer to that would come at once.
     #[track_caller]
     fn await_departures(&mut self) {
         let deadline = Instant::now() + WATCHDOG;

@@ -111,7 +111,8 @@ fn a_death_at_each_point_of_a_forming() {
             let answers = fleet.all(format!("reduce {} 0 0", Spec::sum(1000, 1)));
             one_verdict(&answers, "Aborted:GroupBroken", &dead);
         } else {
-            // Who calls after the death has been noticed is told that the dead one is not connected, each for itself.
+            // Members that call after the death has been noticed are told that the dead one is not connected, each for
+            // itself.
             let (late, early): (Vec<Answer>, Vec<Answer>) =
                 answers.into_iter().partition(|answer| answer.kind() == "Aborted:GroupBroken");
             assert!(late.is_empty() || point == "to master: FormGroup", "{late:?}");

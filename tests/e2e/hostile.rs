@@ -53,7 +53,7 @@ fn peers_of_a_master_that_only_this_machine_reaches_listen_for_it_alone() {
     fleet.reduce(Spec::sum(1000, 1));
 }
 
-/// What an attacker knows of a peer.
+/// The knowledge of an attacker about a peer.
 #[derive(Debug, Clone)]
 struct Target {
     address: SocketAddr,
@@ -85,7 +85,7 @@ fn frame(seed: u64, len: u32) -> Vec<u8> {
     [header.encode().to_vec(), random_bytes(seed, len as usize)].concat()
 }
 
-/// One attack. What is returned stays open.
+/// One attack. The returned connection stays open.
 fn attack(kind: u64, seed: u64, target: &Target) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&target.address, Duration::from_secs(5)).ok()?;
     let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));

@@ -11,7 +11,7 @@ use pccl_tests::spec::{Spec, StateSpec};
 /// Three frames in each chunk of three ranks.
 const LARGE: usize = 1_000_000;
 
-/// What the others see of a death.
+/// The outcome of a death that the others see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// The operation goes on without the dead one.

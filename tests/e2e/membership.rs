@@ -1,4 +1,4 @@
-//! Who is in, who is not, and what calls say about it.
+//! Tests of who is in, who is not, and what calls say about it.
 
 use crate::{
     fleet::{Fleet, NEVER, config, sync_command},
@@ -302,7 +302,7 @@ fn mismatched_calls() {
     }
 }
 
-/// What is refused while an operation is in flight, and what is not.
+/// Calls that are refused while an operation is in flight, and calls that are not.
 #[test]
 fn calls_while_an_operation_is_in_flight() {
     let mut fleet = Fleet::new(2);

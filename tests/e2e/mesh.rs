@@ -81,7 +81,8 @@ fn a_death_at_each_point_of_an_operation_over_the_mesh() {
             let victim =
                 fleet.iter().position(|peer| peer.id.as_ref() == Some(&ring[rank])).expect("a member");
             let spec = Spec { in_place: case % 2 == 0, ..Spec::sum(1000, case as u64) };
-            // What the others send may come to rank 0 before the news that it has begun, and then it does its part.
+            // The data of the others may come to rank 0 before the news that it has begun, and then rank 0 does its
+            // part.
             let is_early = rank == 0 && point == "from master: Commence";
             let seen = if is_early { Seen::Either } else { seen };
             reduce_with_death(&mut fleet, victim, point, nth, spec, seen);

@@ -1,4 +1,4 @@
-//! What peers are called, and on which ports they listen.
+//! The names of peers, and the ports on which they listen.
 
 use crate::fleet::{Fleet, config};
 use pccl_tests::spec::Spec;

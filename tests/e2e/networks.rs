@@ -94,7 +94,7 @@ impl Networks {
 
 impl Drop for Networks {
     fn drop(&mut self) {
-        // Whoever runs in them has been ended before.
+        // The processes that run in them have been ended before.
         for name in ["r", "0", "1", "2"] {
             let _ = run("ip", &format!("netns del {}", self.space(name)));
         }

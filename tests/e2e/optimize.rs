@@ -41,7 +41,7 @@ fn the_first_optimisation_of_eight_peers_takes_a_round_for_each_of_seven() {
         assert_eq!(answer.field("slowest"), answers[0].field("slowest"));
     }
     assert!(took <= limit, "{took:?}");
-    // What is known is not measured again.
+    // Rates that are known are not measured again.
     let began = Instant::now();
     fleet.all("optimize").into_iter().for_each(|answer| drop(answer.good()));
     println!("again: {:.3} s", began.elapsed().as_secs_f64());
@@ -49,7 +49,7 @@ fn the_first_optimisation_of_eight_peers_takes_a_round_for_each_of_seven() {
     fleet.reduce(Spec::sum(100_000, 1));
 }
 
-/// What an operator sees of it: the table for `plan`, the slowest edge and the schedule.
+/// The view of an operator: the table for `plan`, the slowest edge and the schedule.
 #[test]
 fn what_was_measured_is_shown() {
     let ask = Duration::from_secs(20);

@@ -62,7 +62,7 @@ fn operations_and_syncs_go_over_connections_that_they_have_made() {
             assert_eq!(answer.good().list("digests"), std::slice::from_ref(&digest));
         }
         fleet.all("optimize").into_iter().for_each(|answer| {
-            // What cannot be measured is the way between the two, in both directions.
+            // The way between the two cannot be measured, in both directions.
             assert_eq!(answer.good().number("unmeasured"), 2);
         });
         fleet.reduce(Spec::sum(2_000_000, 4));

@@ -76,7 +76,7 @@ fn the_other_one_gets_a_verdict_when_one_of_the_two_dies() {
         begin(&mut fleet, pair, LARGE, 5);
         fleet[victim].await_death();
         let (id, survivor) = (fleet[victim].id.clone().expect("connected"), fleet[other].id.clone());
-        // Who had not voted yet is gone before anything began.
+        // A peer that had not voted yet is gone before anything began.
         let cause = if point.contains("Initiate") { "Aborted:WorldChanged" } else { "Aborted:PeerDied" };
         let answer = fleet[other].answer();
         assert_names(answer, &[cause], &id);

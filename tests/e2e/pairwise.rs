@@ -244,7 +244,7 @@ fn a_death_at_each_point_of_a_quantised_exchange() {
     deaths(schemes.map(|scheme| quantised(DataType::Float32, ReduceOp::Avg, 4 * 90_000, scheme)));
 }
 
-/// Whoever asks for another way makes another call: nobody is dropped, nothing is changed.
+/// A peer that asks for another way makes another call: nobody is dropped, nothing is changed.
 #[test]
 fn schedules_that_differ_fail_the_vote() {
     let mut fleet = Fleet::new(3);

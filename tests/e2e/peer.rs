@@ -19,7 +19,7 @@ pub(crate) fn give_key(command: &mut Command, key: Option<&RunKey>) {
     command.env_remove(KEY_VARIABLE).envs(key.map(|key| (KEY_VARIABLE, key.to_text())));
 }
 
-/// What a peer said.
+/// The answer of a peer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) ok: bool,

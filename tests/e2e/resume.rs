@@ -18,7 +18,7 @@ fn verified(file: &Path) -> Option<u64> {
     Some(file.revision())
 }
 
-/// Peers that train, with a file for each, until there are so many steps.
+/// Peers that train, with a file for each, until there is this number of steps.
 fn start(fleet: &mut Fleet, files: &[PathBuf], steps: u64) {
     for file in files {
         let place = fleet.spawn(&[]);
@@ -73,7 +73,7 @@ fn a_run_that_is_killed_wholly_goes_on_from_the_newest_file_that_is_whole() {
     for (answer, file) in fleet.answers().into_iter().zip(&files) {
         let answer = answer.good();
         assert_eq!(answer.number("first") as u64, newest, "{answer:?}");
-        // Who has the file fetches nothing.
+        // A peer that has the file fetches nothing.
         assert_eq!(answer.number("rx") == 0, file != fresh.1 && file != damaged.1, "{answer:?}");
         assert_eq!((answer.number("step") as u64, answer.field("right")), (newest + 5, "true"), "{answer:?}");
         assert_eq!(verified(file), Some(newest + 4));

@@ -1,4 +1,4 @@
-//! Who may commit which revision: trained peers, fresh ones, and the operator's choice.
+//! Tests of who may commit which revision: trained peers, fresh ones, and the operator's choice.
 
 use crate::{
     fleet::{Fleet, config, sync_command},
@@ -73,7 +73,7 @@ fn fresh_peers_wait_for_the_trained_one() {
     let_in_and_commit(&mut fleet, 2, &[command(0, 1), command(0, 1), command(1000, 7)], (1000, 7));
 }
 
-/// Who brings something else than it said is dropped, and the others go on.
+/// A peer that brings something else than it said is dropped, and the others go on.
 #[test]
 fn an_offer_is_verified() {
     let mut fleet = Fleet::new(2);

@@ -109,7 +109,7 @@ fn ticks(peer: &Peer) -> u64 {
     stat[11].parse::<u64>().expect("utime") + stat[12].parse::<u64>().expect("stime")
 }
 
-/// Whoever waits, for work or for others, sleeps.
+/// A thread that waits, for work or for others, sleeps.
 #[test]
 fn waiting_costs_no_processor_time() {
     let mut fleet = Fleet::with(config(), 3, &["pool=16"]);

@@ -103,7 +103,7 @@ fn no_elements_and_fewer_than_peers() {
     reduces(&[1u32, 2, 3], 2, ReduceOp::Sum, &[6, 6]);
 }
 
-/// What is only read may be read by several operations; what differs in length is refused.
+/// A buffer that is only read may be read by several operations; buffers that differ in length are refused.
 #[test]
 fn buffers_that_are_shared_or_do_not_fit() {
     ranks(2, |rank, comm| {

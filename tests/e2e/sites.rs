@@ -1,5 +1,5 @@
 //! Large all-reduces in two levels over sites between processes: results are those of an independent oracle, bit for
-//! bit, and a death anywhere costs the others one attempt. What becomes of a site that is cut off is in `tests/faults`.
+//! bit, and a death anywhere costs the others one attempt. The fate of a site that is cut off is in `tests/faults`.
 
 use crate::{
     fleet::{Fleet, config},
@@ -98,12 +98,12 @@ fn every_scheme_and_type() {
     }
 }
 
-/// One verdict for all, inputs bit-identical, and the retry succeeds, whichever way it goes. Who dies is in turn of a
-/// site of two, and the whole of a site of one: without it the others are sites all the same.
+/// One verdict for all, inputs bit-identical, and the retry succeeds, whichever way it goes. The dead peer is in turn
+/// of a site of two, and the whole of a site of one: without it the others are sites all the same.
 fn deaths(specs: [Spec; 2]) {
     let sites = ["a", "a", "b", "b", "c"];
     let mut fleet = fleet(&sites);
-    // Who is new is the last one in the list, so the sites in it change places.
+    // A new peer is the last one in the list, so the sites in it change places.
     let mut places = sites.to_vec();
     for (case, (point, nth, seen)) in POINTS.into_iter().enumerate() {
         let victim = case * 2 % sites.len();
@@ -129,8 +129,8 @@ fn a_death_at_each_point_of_a_quantised_all_reduce() {
 }
 
 /// All peers of a site die at once, in the middle of an operation: while they fold, and while they get results.
-/// Whoever is left agrees on who it was, has its inputs, and goes on: over the sites that are left, or around the ring
-/// if that is one.
+/// The peers that are left agree on who it was, have their inputs, and go on: over the sites that are left, or around
+/// the ring if that is one.
 #[test]
 fn a_whole_site_dies() {
     for (case, point) in ["a contribution", "a result"].into_iter().enumerate() {

@@ -170,7 +170,7 @@ fn a_master_that_wakes_up_after_another_one_has_taken_over_acts_no_more() {
     run.fleet.reduce(Spec::sum(1000, 3));
 }
 
-/// What waits for a standby that dies or sleeps leaves when more than half of the members know that it is gone.
+/// Packets that wait for a standby that dies or sleeps leave when more than half of the members know that it is gone.
 #[test]
 fn a_standby_that_dies_or_sleeps_holds_nobody_up() {
     let mut run = Run::new(3, 2);
@@ -309,7 +309,7 @@ fn a_master_dies_at_any_moment() {
         run.fleet.check(&[spec], &answers);
         run.await_successor();
         run.stand_by();
-        // Whoever is not back yet does not know the new standby, and could not find it.
+        // A peer that is not back yet does not know the new standby, and could not find it.
         run.fleet.reduce(Spec::sum(10, round));
     }
 }

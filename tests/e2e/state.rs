@@ -312,7 +312,7 @@ fn fleet_of_one(mut fleet: Fleet) -> Fleet {
     fleet
 }
 
-/// Who skips a revision is dropped; if all do, all are.
+/// A peer that skips a revision is dropped; if all do, all are.
 #[test]
 fn all_skip_a_revision() {
     let mut fleet = Fleet::new(2);
@@ -380,7 +380,7 @@ fn every_pair_of_strategies() {
         for other in [0, 1] {
             let calls: [(u64, &str, &[StateSpec]); 2] =
                 [(revision, first, &states[0]), (revision, second, &states[other])];
-            // Whose content all have in the end.
+            // The state whose content all have in the end.
             let winner = match (first, second) {
                 (POPULAR, POPULAR) => Some(if other == 0 { 0 } else { lower }),
                 (SEND, SEND) => (other == 0).then_some(0),

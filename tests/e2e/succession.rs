@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a master at this place says.
+/// The status of the master at this place.
 fn status_at(place: &str) -> Option<Status> {
     pccl_master::query_status(place, crate::run_key().as_ref(), WATCHDOG).ok()
 }
@@ -40,7 +40,7 @@ fn await_one(places: &[String], what: &str, is_such: impl Fn(&Status) -> bool) -
             "{what}: {:?}",
             places.iter().map(|place| status_at(place)).collect::<Vec<_>>()
         );
-        // A master takes in only so many strangers of one machine per second, standbys among them.
+        // A master takes in only a limited number of strangers of one machine per second, standbys among them.
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -70,7 +70,7 @@ impl List {
         (0..self.places.len()).for_each(|at| self.start(at, program));
     }
 
-    /// The place of the one that acts, with so many complete copies beside it.
+    /// The place of the one that acts, with this number of complete copies beside it.
     #[track_caller]
     fn await_acting(&self, standbys: usize) -> (usize, Status) {
         let is_such = |status: &Status| status.lead.acts && status.lead.standbys.len() == standbys;

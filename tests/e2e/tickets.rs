@@ -1,4 +1,4 @@
-//! Who has the run key is not everybody: connections between peers need what the master gave for them.
+//! The run key alone is not enough: connections between peers need what the master gave for them.
 
 use crate::{
     fleet::{Fleet, config},
@@ -117,7 +117,7 @@ fn nobody_takes_the_identity_of_a_peer_that_does_not_know_what_that_one_was_told
         let text = format!("it says that it was peer {victim}, and does not prove it");
         assert_eq!(reason.detail.as_str(), text);
     }
-    // Who was told proves it.
+    // A peer that was told the service key proves its identity.
     assert!(matches!(claim(rogue.me, Some(rogue.service_key.clone())), M2c::Keys(_)));
     // A peer that comes back does so by itself.
     fleet[1].ask("close").good();
@@ -157,7 +157,7 @@ fn a_run_gets_a_new_key_while_it_goes_on() {
     assert!(answer.text.contains("the run key, or the name of the run, is another one"), "{answer:?}");
     fleet.remove(place);
     fleet.join(&[&new_setting]);
-    // Who was in has the new key as well, and comes back with it.
+    // A peer that was in has the new key as well, and comes back with it.
     fleet[0].ask("close").good();
     fleet[1].send("wait 6 0");
     for peer in &mut fleet[2..] {

@@ -1,5 +1,5 @@
-//! Results of all-reduces, compared by bytes with an independent oracle. What `docs/semantics/results.md` says is
-//! tested here.
+//! Results of all-reduces, compared by bytes with an independent oracle. The tests here check what
+//! `docs/semantics/results.md` says.
 
 use crate::fleet::Fleet;
 use pccl::{DataType, ReduceOp};

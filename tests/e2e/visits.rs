@@ -1,4 +1,5 @@
-//! Who has the run key and has not registered may visit peers to measure the way to them, and may do nothing else.
+//! A process that has the run key and has not registered may visit peers to measure the way to them, and may do nothing
+//! else.
 
 use crate::{
     fleet::{Fleet, config},

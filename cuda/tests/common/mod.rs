@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Parts that the tests share.
 
 use pccl_cuda::{CudaError, DeviceMemory};
 use pccl_testkit::{random::Rng, standin::Standin};

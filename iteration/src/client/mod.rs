@@ -33,7 +33,7 @@ pub struct TcpStoreClient {
     waits: Mutex<Option<Connection>>,
 }
 
-/// What may be done when a connection breaks after a call was sent.
+/// Whether a call may be made again when a connection breaks after it was sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Again {
     Yes,
@@ -108,7 +108,7 @@ impl TcpStoreClient {
         mut work: impl FnMut(&mut Connection) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
         loop {
-            // What an idle connection was told by its end is noticed before anything is sent.
+            // The end of an idle connection is noticed before anything is sent.
             if slot.as_ref().is_some_and(Connection::is_dead) {
                 *slot = None;
             }

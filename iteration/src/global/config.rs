@@ -17,7 +17,7 @@ pub struct IterationConfig {
     pub world_size: usize,
     /// Number of the first iteration of a new run.
     pub first_iteration: u64,
-    /// Who must be there for a decision.
+    /// The rule for the members that must be there for a decision.
     pub policy: Policy,
     /// A member gives a sign of life this often.
     pub heartbeat_interval: Duration,
@@ -25,7 +25,7 @@ pub struct IterationConfig {
     pub inactive_after: Duration,
     /// Without any progress for this long, members that live but have not arrived are not waited for either.
     pub no_progress: Duration,
-    /// Who waits looks at the store this often, should the wake-up be lost.
+    /// A member that waits looks at the store this often, should the wake-up be lost.
     pub poll_interval: Duration,
     /// The store may be unreachable for this long within one call.
     pub store_timeout: Duration,

@@ -17,16 +17,17 @@ pub enum IterationError {
     #[error("{0}")]
     Store(StoreError),
     /// The others went on without this life of the member: it was silent or late for too long, or was started again
-    /// elsewhere. What it has computed since its last decision must not be used. [`catch_up`] takes it in again.
+    /// elsewhere. The results that it has computed since its last decision must not be used. [`catch_up`] takes it in
+    /// again.
     ///
     /// [`catch_up`]: super::GlobalIteration::catch_up
     #[error(
         "member {member} is out: {reason}; what it computed since its last decision must not be used, call catch_up"
     )]
     Fenced {
-        /// Who is out.
+        /// The member that is out.
         member: Member,
-        /// What happened.
+        /// The reason for it.
         reason: String,
     },
     /// Nobody is worth waiting for any more, but the policy demands more members than there are. The same call may be
@@ -39,7 +40,7 @@ pub enum IterationError {
     NoQuorum {
         /// The rule that is not met.
         policy: Policy,
-        /// Who is absent.
+        /// The members that are absent.
         absent: Vec<Member>,
         /// How long there was no progress.
         waited: Duration,
@@ -52,7 +53,7 @@ pub enum IterationError {
     /// The time of the call is over.
     #[error("member {id} was not taken in within {waited:?}; {}", waiting_for(awaited))]
     TimedOut {
-        /// Who waited.
+        /// The identity of the member that waited.
         id: String,
         /// Members that could have taken it in.
         awaited: Vec<Member>,

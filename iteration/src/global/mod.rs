@@ -94,7 +94,7 @@ impl GlobalIteration {
         })
     }
 
-    /// Who this is.
+    /// The member that this is.
     pub fn member(&self) -> Member {
         self.standing.lock().me.clone()
     }
@@ -175,7 +175,7 @@ impl GlobalIteration {
         Ok(self.adopt(me, register))
     }
 
-    /// What the store holds now, whoever is in it; `None` before the run has begun.
+    /// The decision that the store holds now, whoever is in it; `None` before the run has begun.
     ///
     /// # Errors
     /// The store, or what it holds, is no use.
@@ -183,7 +183,7 @@ impl GlobalIteration {
         read_current(&*self.store, &self.config.run, Instant::now() + self.config.store_timeout)
     }
 
-    /// Leaves: the others do not wait for this member any more. What is left of its last iteration goes on without it.
+    /// Leaves: the others do not wait for this member any more. The rest of its last iteration goes on without it.
     ///
     /// # Errors
     /// The store cannot be told. The others will find out by the missing signs of life.
@@ -230,7 +230,7 @@ impl std::fmt::Debug for GlobalIteration {
     }
 }
 
-/// What the register of a run holds; `None` before the run has begun.
+/// The decision that the register of a run holds; `None` before the run has begun.
 ///
 /// # Errors
 /// The store, or what it holds, is no use.

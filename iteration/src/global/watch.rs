@@ -1,5 +1,5 @@
-//! What one who waits knows by its own clock: who lives, and whether there is progress. Clocks of two hosts are never
-//! compared; a member lives as long as its key changes.
+//! Knowledge of one who waits, by its own clock: who lives, and whether there is progress. Clocks of two hosts are
+//! never compared; a member lives as long as its key changes.
 
 use super::IterationConfig;
 use crate::protocol::{Facts, Member, Waiting};
@@ -73,7 +73,7 @@ impl Watch {
         is_due
     }
 
-    /// Whose signs of life are to be read now.
+    /// The members whose signs of life are to be read now.
     pub(super) fn hearts_to_read(&mut self, waiting: &Waiting, now: Instant) -> Vec<Member> {
         if now < self.hearts_due || waiting.missing.is_empty() {
             return Vec::new();
@@ -91,7 +91,7 @@ impl Watch {
         }
     }
 
-    /// What follows from the observations.
+    /// The facts that follow from the observations.
     pub(super) fn facts(&self, now: Instant) -> Facts {
         let silent = |since: Instant| now.saturating_duration_since(since) >= self.inactive_after;
         let inactive = self.seen.iter().filter(|(_, (_, since))| silent(*since));

@@ -1,4 +1,4 @@
-//! What the register holds.
+//! The content of the register.
 
 use std::{cmp::Ordering, fmt};
 use tinysockets::wire::{Decode, Encode, ListItem, Reader, WireError, decode_exact, put_string};
@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"PCCLit1\n";
 /// A member of a run: an identity that survives restarts, and the number of this life of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// What the user calls it, for instance its rank.
+    /// The name that the user gives it, for instance its rank.
     pub id: String,
     /// 1 for the first life.
     pub incarnation: u64,
@@ -59,9 +59,9 @@ pub fn check_id(what: &str, id: &str) -> Result<(), String> {
 /// One member in a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Who.
+    /// The member.
     pub member: Member,
-    /// What it said when it arrived or joined.
+    /// The payload that it brought when it arrived or joined.
     pub payload: Vec<u8>,
     /// It has come with this decision.
     pub joined: bool,
@@ -74,7 +74,7 @@ pub struct Decision {
     pub iteration: u64,
     /// The members, in order.
     pub entries: Vec<Entry>,
-    /// Who proposed it.
+    /// The member that proposed it.
     pub proposer: Member,
     /// Slots of joiners that this decision and those before it have looked at.
     pub slots: u64,
@@ -109,7 +109,7 @@ impl Decision {
 /// A decision and the bytes in which it stands in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Register {
-    /// What the bytes say.
+    /// The decision that the bytes encode.
     pub decision: Decision,
     /// The value of the key.
     pub bytes: Vec<u8>,

@@ -6,8 +6,8 @@ use super::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who must be there before a decision is proposed. This is policy and not safety: the register admits one decision per
-/// iteration under any rule.
+/// The rule for who must be there before a decision is proposed. This is policy and not safety: the register admits one
+/// decision per iteration under any rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// Any members that are alive go on, be it one alone.
@@ -20,7 +20,7 @@ pub enum Policy {
 /// The rules of a run, the same for all its members.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// Who must be there.
+    /// The rule for who must be there.
     pub policy: Policy,
     /// Instead of the policy: these identities and no fewer must be there for the next decision.
     pub forced: BTreeSet<String>,
@@ -30,7 +30,7 @@ pub struct Rules {
     pub first_iteration: u64,
 }
 
-/// What the one who looks knows by its own clock.
+/// The facts that the one who looks knows by its own clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Facts {
     /// There was no progress for longer than the deadline.
@@ -39,7 +39,7 @@ pub struct Facts {
     pub inactive: BTreeSet<Member>,
 }
 
-/// What follows from a look.
+/// The conclusion of a look.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Verdict {
     /// These are waited for.

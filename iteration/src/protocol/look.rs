@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Slots of joiners that one look reads.
 const MAX_SLOTS: u64 = 4096;
 
-/// What a look has found.
+/// The findings of a look.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct View {
-    /// Who has arrived for the next iteration, with its payload.
+    /// The members that have arrived for the next iteration, with their payloads.
     pub(crate) arrived: BTreeMap<Member, Vec<u8>>,
-    /// Who wants to join.
+    /// The members that want to join.
     pub(crate) joiners: Vec<Entry>,
     /// Slots of joiners looked at, by this look and all before.
     pub(crate) slots: u64,
@@ -102,7 +102,7 @@ impl Look {
         self.at = if missing.is_empty() { At::Done } else { At::Left(missing) };
     }
 
-    /// What was found, once there is no further call.
+    /// The findings, once there is no further call.
     pub(crate) fn into_view(self) -> View {
         self.view
     }

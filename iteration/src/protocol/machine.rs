@@ -9,7 +9,7 @@ use super::{
 };
 use std::{collections::VecDeque, sync::Arc};
 
-/// What the machine wants next.
+/// The step that the machine wants next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Make this call, as often as it takes, and [`deliver`](Machine::deliver) its reply. It does no harm if it is
@@ -23,7 +23,7 @@ pub enum Step {
     Done(Outcome),
 }
 
-/// What is waited for.
+/// The things that are waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// A key that appears when there is a decision; only a hint.
@@ -128,7 +128,7 @@ impl Machine {
         }
     }
 
-    /// Who this is. The incarnation of a joiner is 0 until it is known.
+    /// The member of this machine. The incarnation of a joiner is 0 until it is known.
     pub fn member(&self) -> &Member {
         &self.me
     }
@@ -146,7 +146,7 @@ impl Machine {
         self.decision().map_or(self.rules.first_iteration, |base| base.iteration + 1)
     }
 
-    /// What is to be done now.
+    /// The step that is to be done now.
     pub fn step(&self) -> Step {
         let keys = &self.keys;
         Step::Call(match &self.at {
@@ -301,7 +301,7 @@ impl Machine {
         passed_over.then_some(At::Slot)
     }
 
-    /// What this member has written for the decision that is now behind it.
+    /// Calls that remove the keys that this member has written for the decision that is now behind it.
     fn tidy_own(&self, old: Option<&Register>) -> VecDeque<Call> {
         match (self.slot, old) {
             (Some(slot), _) => [Call::Delete(self.keys.join(slot))].into(),

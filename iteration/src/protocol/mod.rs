@@ -49,16 +49,16 @@ pub enum Call {
     CompareSet {
         /// The key.
         key: String,
-        /// What it must hold; empty if it must not be there.
+        /// The value that it must hold; empty if it must not be there.
         expected: Vec<u8>,
-        /// What it shall hold.
+        /// The value that it shall hold.
         desired: Vec<u8>,
     },
     /// Remove a key.
     Delete(String),
 }
 
-/// What came of a [`Call`].
+/// The result of a [`Call`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// The value of a key, if it is there.

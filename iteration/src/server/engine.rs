@@ -20,7 +20,7 @@ pub(super) struct Engine {
     at_barrier: HashMap<u64, Vec<u8>>,
     /// Connections whose wait is over; each is to be told so.
     pub(super) woken: Vec<u64>,
-    /// What is to be kept in the file.
+    /// Changes that are to be kept in the file.
     pub(super) changes: Vec<Change>,
     pub(super) keeps_changes: bool,
 }

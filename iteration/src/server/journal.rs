@@ -39,8 +39,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens or makes the file; returns what it holds. What was cut off at its end, when a machine stopped, is dropped:
-    /// nobody was ever told that it was done.
+    /// Opens or makes the file; returns what it holds. A change that was cut off at its end, when a machine stopped, is
+    /// dropped: nobody was ever told that it was done.
     pub(super) fn open(path: &Path, limits: Limits) -> io::Result<(Self, Data)> {
         let mut options = OpenOptions::new();
         let mut file = open_own(path, options.read(true).write(true).create(true).truncate(false))?;

@@ -74,7 +74,7 @@ pub enum ServerError {
     Listen {
         /// The address as given.
         listen: String,
-        /// What is wrong with it.
+        /// The reason why it cannot be used.
         reason: String,
     },
     /// The file cannot be used. Nothing is served that could be forgotten.
@@ -82,7 +82,7 @@ pub enum ServerError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: Arc<io::Error>,
     },
     /// The system refused what the event loop needs.

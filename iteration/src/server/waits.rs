@@ -1,4 +1,4 @@
-//! Who waits for which keys.
+//! The connections that wait, and the keys that they wait for.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! What a key-value store must be able to do, and one in memory.
+//! The calls that a key-value store must be able to do, and a store in memory.
 
 mod memory;
 
@@ -60,7 +60,7 @@ pub enum StoreError {
     Unreachable {
         /// The address of the store.
         store: String,
-        /// What was tried and what came of it.
+        /// The attempts, and what came of them.
         reason: String,
     },
     /// A call that must not be carried out twice was sent, and its answer was lost.
@@ -72,7 +72,7 @@ pub enum StoreError {
         store: String,
         /// The call.
         call: &'static str,
-        /// What happened to the connection.
+        /// The reason why the connection broke.
         reason: String,
     },
     /// The store answered something that is no answer.
@@ -80,7 +80,7 @@ pub enum StoreError {
     Malformed {
         /// The address of the store.
         store: String,
-        /// What it answered.
+        /// The answer that it gave.
         reason: String,
     },
     /// The store does not take this key or value, and nothing was done.

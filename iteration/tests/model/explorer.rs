@@ -23,7 +23,7 @@ pub(crate) enum Op {
     Append(String, Vec<u8>),
 }
 
-/// What came of it.
+/// The result of it.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Value(Option<Vec<u8>>),
@@ -32,7 +32,7 @@ pub(crate) enum Answer {
     Done,
 }
 
-/// What a process wants.
+/// The step that a process wants next.
 pub(crate) enum Next {
     Call(Op),
     /// It can go on in one of these ways; the number is the price in faults.
@@ -90,7 +90,7 @@ impl Keys {
 
 /// A protocol under test.
 pub(crate) trait Process: Clone + Hash {
-    /// What the run as a whole remembers.
+    /// The memory of the run as a whole.
     type Ghost: Clone + Hash + Default;
 
     /// `gone` tells which processes have ended, for good or until they are started again.
@@ -126,7 +126,7 @@ pub(crate) struct Search {
 /// states.
 ///
 /// # Errors
-/// What is wrong, and how it came about.
+/// The fault, and how it came about.
 pub(crate) fn explore<P: Process>(
     start: World<P>,
     search: &Search,

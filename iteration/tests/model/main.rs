@@ -61,7 +61,7 @@ fn members_begin_a_run() {
     holds("3 members begin", ours::founding(3, 0, faults(1), usual_detail()));
 }
 
-/// What is wrong with the naive protocol, as far as it is wanted.
+/// Looks for the faults of the naive protocol, as far as they are wanted.
 fn found(ranks: u8, present: u8, faults: u8, wanted: &[&str]) {
     let found = RefCell::new(BTreeSet::new());
     let search = Search { breadth_first: true, probe: 0, limit: 3_000_000 };

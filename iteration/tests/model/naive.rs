@@ -1,6 +1,6 @@
-//! What one writes first: arrivals in one growing text, a winner by writing and reading back, a flag that says "ready",
-//! a quorum of half of those whom one believes active. A negative control: the explorer must find what is wrong with
-//! it.
+//! The protocol that one writes first: arrivals in one growing text, a winner by writing and reading back, a flag that
+//! says "ready", a quorum of half of those whom one believes active. A negative control: the explorer must find what is
+//! wrong with it.
 
 use crate::{
     explorer::{Answer, Keys, Next, Op, Process},
@@ -58,7 +58,7 @@ struct Win {
     active: BTreeSet<u8>,
 }
 
-/// What has happened, and what of it is wrong.
+/// The history of a run, and what of it is wrong.
 #[derive(Debug, Clone, Hash, Default)]
 pub(crate) struct History {
     wins: Vec<Win>,

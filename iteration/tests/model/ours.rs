@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-/// What has been decided, seen from outside: the bytes of every iteration.
+/// The decisions, seen from outside: the bytes of every iteration.
 #[derive(Debug, Clone, Hash, Default)]
 pub(crate) struct Decided {
     by_iteration: BTreeMap<u64, Arc<[u8]>>,

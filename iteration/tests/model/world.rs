@@ -20,7 +20,7 @@ enum Slot<P> {
     Down(Option<P>),
 }
 
-/// What a process can do, as far as it does not depend on others.
+/// The kind of step that a process can make, as far as it does not depend on others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Reads,
@@ -131,7 +131,7 @@ enum Move {
     Chose(u8),
 }
 
-/// What a step leaves of the parts that it touches.
+/// The parts that a step touches, as it leaves them.
 struct After<P: Process> {
     keys: Rc<Marked<Keys>>,
     place: Rc<Place<P>>,
@@ -144,7 +144,7 @@ impl<P: Process> Clone for After<P> {
     }
 }
 
-/// What a call that comes late leaves of the keys, and of what is known beside them.
+/// The keys, and what is known beside them, as a call that comes late leaves them.
 type AfterLate<P> = (Rc<Marked<Keys>>, Rc<Marked<<P as Process>::Ghost>>);
 
 /// Parts of states, each once, and what steps make of them.
@@ -253,7 +253,7 @@ impl<P: Process> World<P> {
         Self { keys, places, late: Vec::new(), faults, ghost, trace: None }
     }
 
-    /// What the run as a whole remembers.
+    /// The memory of the run as a whole.
     pub(crate) fn ghost(&self) -> &P::Ghost {
         &self.ghost.value
     }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a member process has to do: address of the store, goal, identity and log, in this order.
+/// The task of a member process: address of the store, goal, identity and log, in this order.
 pub(crate) const ORDER: &str = "PCCL_ROUNDS_MEMBER";
 const MEMBERS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(1200);

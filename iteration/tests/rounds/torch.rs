@@ -23,7 +23,7 @@ fn script(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "rounds", name].iter().collect()
 }
 
-/// What every command of PyTorch's client gets.
+/// The answers that every command of PyTorch's client gets.
 pub(crate) fn commands(arguments: &[&str]) -> Option<String> {
     let output = Command::new(python()?)
         .arg(script("torch_commands.py"))

@@ -1,5 +1,5 @@
-//! What codecs compute, said a second time: one element at a time, as slow as it pleases, without any code in common
-//! with them. Tests compare bytes with those of this module.
+//! The computation of codecs, said a second time: one element at a time, as slow as it pleases, without any code in
+//! common with them. Tests compare bytes with those of this module.
 
 use half::{bf16, f16};
 
@@ -112,7 +112,7 @@ fn noise(seed: u64, operation: u64, rank: u32, index: u64) -> u32 {
     if index % 64 < 32 { x / 0x2_0000 } else { x % 0x8000 }
 }
 
-/// What decides how a number between two codes is rounded.
+/// The seeds that decide how a number between two codes is rounded.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
     /// See [`NoiseKey::new`].
@@ -460,7 +460,7 @@ fn chunk_values(data_type: DataType, codes: DataType, encoded: &[u8], elements: 
     encoded[24..].chunks(size).map(value).collect()
 }
 
-/// What decoding makes of `data`: the decoded elements, or, with `add`, the sums with them.
+/// The content of `data` after decoding: the decoded elements, or, with `add`, the sums with them.
 ///
 /// # Panics
 /// If the lengths do not belong together.

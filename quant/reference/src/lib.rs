@@ -1,6 +1,6 @@
-//! What the kernels compute, said a second time: one element at a time, without any code in common with them, as slow
-//! as it pleases. Tests compare the bytes of real results with those of this crate. It is a development dependency and
-//! part of no library.
+//! The computation of the kernels, said a second time: one element at a time, without any code in common with them, as
+//! slow as it pleases. Tests compare the bytes of real results with those of this crate. It is a development dependency
+//! and part of no library.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `codecs`, `data`.
 #![forbid(unsafe_code)]
@@ -36,7 +36,7 @@ pub fn divide_scalar(data_type: DataType, data: &[u8], ranks: u32) -> Vec<u8> {
     data.chunks_exact(size).flat_map(|element| divide_element(data_type, element, ranks)).collect()
 }
 
-/// What a ring all-reduce yields, the same on every rank, given the ranks' inputs in ring order.
+/// The result of a ring all-reduce, the same on every rank, given the ranks' inputs in ring order.
 ///
 /// Of N elements over n ranks, a chunk has N div n, and each of the first N mod n chunks one more. Chunk c starts with
 /// rank c's value and is folded at the ranks c+1, c+2, ..., c-1 (mod n), each with its own value on the left and the
@@ -72,7 +72,7 @@ pub fn ring_all_reduce_oracle(data_type: DataType, op: ReduceOp, inputs_in_ring_
     result
 }
 
-/// What an all-reduce over sites yields, the same on every rank, given the ranks' inputs in ring order and the number
+/// The result of an all-reduce over sites, the same on every rank, given the ranks' inputs in ring order and the number
 /// of the site of each.
 ///
 /// Chunks are those of [`ring_all_reduce_oracle`]. Chunk c begins at rank c and goes around the ring. Ranks of a site
@@ -111,7 +111,8 @@ fn in_order_of_sites(way: &[usize], sites: &[u16]) -> Vec<Vec<usize>> {
     found
 }
 
-/// What a ring all-reduce of quantised elements yields, the same on every rank, given the ranks' inputs in ring order.
+/// The result of a ring all-reduce of quantised elements, the same on every rank, given the ranks' inputs in ring
+/// order.
 ///
 /// Chunks and order are those of [`ring_all_reduce_oracle`]. Rank c encodes its chunk c; each of the next ranks decodes
 /// what it receives, adds that to its own elements, and encodes the sum; the last one divides an average before.
@@ -146,7 +147,7 @@ pub fn quantised_ring_oracle(
     })
 }
 
-/// What pairwise exchange of quantised elements yields with equal chunks: the owner of chunk c is the rank before c.
+/// The result of pairwise exchange of quantised elements with equal chunks: the owner of chunk c is the rank before c.
 /// Otherwise as [`quantised_exchange_oracle`].
 ///
 /// # Panics
@@ -164,7 +165,7 @@ pub fn quantised_pairwise_oracle(
     quantised_exchange_oracle(data_type, op, quantisation, operation, inputs_in_ring_order, owner)
 }
 
-/// What pairwise exchange of quantised elements yields, the same on every rank, given the ranks' inputs in ring order
+/// The result of pairwise exchange of quantised elements, the same on every rank, given the ranks' inputs in ring order
 /// and the owner of each chunk.
 ///
 /// Chunks are those of [`ring_all_reduce_oracle`]. Every rank but the owner encodes its contribution. The owner adds
@@ -188,7 +189,7 @@ pub fn quantised_exchange_oracle(
     quantised_sites_oracle(data_type, op, quantisation, operation, (inputs_in_ring_order, &sites), owners_of)
 }
 
-/// Who folds a chunk.
+/// The ranks that fold a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owners {
     /// The rank that folds what the sites come to, or add, if it is its own.
@@ -197,8 +198,8 @@ pub struct Owners {
     pub local: Vec<usize>,
 }
 
-/// What an all-reduce of quantised elements over sites yields, the same on every rank, given the ranks' inputs in ring
-/// order, the number of the site of each, and the owners of each chunk. Chunks without owners are left out: zeros.
+/// The result of an all-reduce of quantised elements over sites, the same on every rank, given the ranks' inputs in
+/// ring order, the number of the site of each, and the owners of each chunk. Chunks without owners are left out: zeros.
 ///
 /// Chunks and order are those of [`sites_all_reduce_oracle`]. The local owner of a site adds what its ranks contribute:
 /// in f32, for f64 in f64. It encodes that sum. The owner adds what those sums stand for, and, in the turn of its own

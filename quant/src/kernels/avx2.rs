@@ -10,7 +10,7 @@ use crate::{DataType, ReduceOp};
 const HALF: bool = false;
 const BRAIN: bool = true;
 
-/// What a loop of 16-bit floats does.
+/// The operation of a loop of 16-bit floats.
 const SUM: u8 = 0;
 const PROD: u8 = 1;
 

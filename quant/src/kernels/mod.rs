@@ -19,11 +19,11 @@ pub enum KernelError {
     /// Two buffers that must be equally long are not.
     #[error("{other} has {other_bytes} bytes, but {one} has {one_bytes}: they must be equally long")]
     LengthMismatch {
-        /// What the first buffer is for.
+        /// The purpose of the first buffer.
         one: &'static str,
         /// Its length in bytes.
         one_bytes: usize,
-        /// What the second buffer is for.
+        /// The purpose of the second buffer.
         other: &'static str,
         /// Its length in bytes.
         other_bytes: usize,
@@ -210,7 +210,7 @@ pub fn fold_into(
 }
 
 /// `saved = own`, then `own = own OP received`, in one pass over memory: for an operation that may have to be undone.
-/// What is saved goes by the caches, as in [`copy_streaming`](crate::copy_streaming). Otherwise as [`fold_in_place`].
+/// The saved bytes go by the caches, as in [`copy_streaming`](crate::copy_streaming). Otherwise as [`fold_in_place`].
 ///
 /// # Errors
 /// If the lengths differ or are not whole elements; nothing is written then.

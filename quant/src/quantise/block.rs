@@ -260,7 +260,7 @@ fn all_finite<S: Source>(elements: &[S::Bytes]) -> bool {
     elements.iter().all(|element| S::load(*element).widen().finite())
 }
 
-/// What becomes of a decoded value, at compile time.
+/// The fate of a decoded value, at compile time.
 pub(super) trait Sink {
     /// The new element.
     fn put<S: Source>(old: S::Bytes, value: S::Work) -> S::Bytes;

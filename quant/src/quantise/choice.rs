@@ -1,4 +1,4 @@
-//! What the caller of a collective asks for: a scheme, a way to round, and for which tensors that makes sense.
+//! The request of the caller of a collective: a scheme, a way to round, and for which tensors that makes sense.
 
 use std::fmt;
 

@@ -55,7 +55,7 @@ integer!(u32, |position| (position + ROUND).to_bits() as u32);
 // An f64 has fewer digits; the conversion takes 2^64 for the greatest code.
 integer!(u64, |position| position.round_ties_even() as u64);
 
-/// What stands in front of the codes.
+/// The numbers that stand in front of the codes.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     scale: f64,

@@ -12,14 +12,14 @@ pub(super) struct Extent<W> {
     pub(super) max: W,
 }
 
-/// What turns elements into codes and back.
+/// The numbers that turn elements into codes and back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<W> {
     /// Distance of the values of two neighbouring codes. NaN or infinite: the whole block is NaN.
     pub(super) scale: W,
-    /// What the values lie around; only for codes that have it.
+    /// The number that the values lie around; only for codes that have it.
     pub(super) middle: W,
-    /// What elements are multiplied by; 0 if they all have [`Code::OF_CONSTANT`]. Not stored.
+    /// The factor that elements are multiplied by; 0 if they all have [`Code::OF_CONSTANT`]. Not stored.
     pub(super) inverse: W,
 }
 

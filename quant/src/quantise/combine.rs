@@ -5,7 +5,7 @@
 use super::{Codec, QuantiseError, Rounding, Scheme};
 use crate::{DataType, Kernels, ReduceOp};
 
-/// What one rank adds to a chunk.
+/// The contribution of one rank to a chunk.
 #[derive(Clone, Copy, Debug)]
 pub enum Contribution<'a> {
     /// As it travelled.

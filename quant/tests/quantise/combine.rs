@@ -66,7 +66,7 @@ fn every_scheme_type_and_level_against_single_additions() {
     }
 }
 
-/// What all ranks hold in the end, each chunk by way of its owner.
+/// The values that all ranks hold in the end, each chunk by way of its owner.
 fn pairwise(
     how: Quantisation,
     codec: &Codec,

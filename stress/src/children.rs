@@ -10,7 +10,7 @@ use tinysockets::key::{KEY_VARIABLE, RunKey};
 /// Where the flight recorders of all processes write, in the folder of the run.
 pub(crate) const FLIGHT_FOLDER: &str = "flight";
 
-/// The process that a notice is about.
+/// A process of the run: a master or a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Who {
     /// By its place among those of the run.

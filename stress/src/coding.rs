@@ -180,8 +180,8 @@ mod tests {
         // 256 + 1 + 1 is there in f32, and in bf16.
         assert_eq!(pairwise(&inputs, ReduceOp::Sum, Coding::Bf16), [258.0, 258.0]);
         assert_eq!(pairwise(&inputs, ReduceOp::Avg, Coding::Bf16), [86.0, 86.0]);
-        // The owner's own values are not rounded before it adds. Of chunk 0 that is rank 2: 2.5 + 256.75, where rank 0
-        // would add 256.
+        // The owner of a chunk does not round its own values before it adds. Of chunk 0 that is rank 2: 2.5 + 256.75,
+        // where rank 0 would add 256.
         let (few, many) = (vec![2.5], vec![256.75]);
         assert_eq!(pairwise(&[&few, &vec![0.0], &many], ReduceOp::Sum, Coding::Bf16), [260.0]);
         assert_eq!(pairwise(&[&many, &vec![0.0], &few], ReduceOp::Sum, Coding::Bf16), [258.0]);

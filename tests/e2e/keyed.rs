@@ -58,7 +58,7 @@ fn a_newcomer_fetches_the_state_and_a_death_is_survived() {
 
 #[test]
 fn who_has_no_key_or_another_one_is_refused_for_good_and_the_run_goes_on() {
-    // The key in the program counts before the environment.
+    // The key that the program gives counts before that of the environment.
     let (right, wrong) = (format!("key={}", key().to_text()), format!("key={}", "0".repeat(64)));
     let mut fleet = Fleet::with(keyed(), 2, &[&right]);
     for (key, settings, text) in [

@@ -1,4 +1,4 @@
-//! Lenders, and newcomers that may be let in: an account of them from the packets alone.
+//! Loans, and newcomers that may be let in: an account of them from the packets alone.
 
 use crate::checker::{Checker, SyncKey};
 use crate::swarm::MS;
@@ -126,7 +126,7 @@ impl Checker {
             assert_eq!(self.loans.stand.get(&lender), Some(&sync), "c{lender} does not lend {}", plan.sync);
             assert!(!self.newcomer(lender).1, "a newcomer is named as a lender");
         }
-        // A lender has put it in place before.
+        // The peer that lends has put it in place before.
         let (revision, content) = self.content_of(sync).expect("a lender has told of its commit");
         assert_eq!(plan.revision, revision);
         for (key, digest) in content {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Rounds of a sample that lead all over the group.
 pub const SAMPLE_ROUNDS: usize = 30;
-/// Number of rounds to near peers after that, and once more: what was measured first says better who is near.
+/// Then there is this number of rounds to near peers, and once more: what was measured first says better who is near.
 pub const NEAR_ROUNDS: usize = 5;
 /// How often that is done.
 pub const NEAR_STEPS: usize = 2;

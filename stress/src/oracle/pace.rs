@@ -24,7 +24,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// This is the number of operations a second while nothing is wrong.
+    /// Takes in the number of operations a second while nothing is wrong.
     pub(super) fn undisturbed(&mut self, operations_per_s: f64) {
         self.operation_us = (1e6 / operations_per_s) as u64;
     }

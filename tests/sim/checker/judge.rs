@@ -4,8 +4,8 @@ use super::Checker;
 use pccl_protocol::*;
 
 impl Checker {
-    /// A peer that is dropped for its tensors has other tensors than somebody in its group. If it holds the committed
-    /// state, it has other tensors than another holder of that state.
+    /// A peer that is dropped for its tensors has other tensors than somebody in its group. Where members hold the
+    /// committed state, it has other tensors than one of those.
     pub(crate) fn judge_shape(&self, client: u64, peer: PeerId) -> Result<(), String> {
         let shape = |peer: PeerId| {
             let entries = &self.sync_votes.get(&peer)?.entries;

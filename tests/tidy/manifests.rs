@@ -35,6 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-capi", &["pccl", "pccl-iteration", "pccl-master", "pccl-log", "tinysockets"]),
     ("pccl-stress", LIBRARIES),
     ("pccl-tests", LIBRARIES),
+    ("pccl-fuzz", LIBRARIES),
 ];
 
 /// Every library.
@@ -59,7 +60,8 @@ const LIBRARIES: &[&str] = &[
 const EVERYTHING_BELOW: &[&str] = LIBRARIES.split_first().expect("libraries").1;
 
 /// Crates for tests, benches and examples, with those that are for nothing else themselves.
-const DEVELOPMENT_ONLY: &[&str] = &["pccl-quant-reference", "pccl-stress", "pccl-testkit", "pccl-tests"];
+const DEVELOPMENT_ONLY: &[&str] =
+    &["pccl-quant-reference", "pccl-stress", "pccl-testkit", "pccl-tests", "pccl-fuzz"];
 
 /// Packages from outside that may be used.
 const PACKAGES: &[&str] = &[
@@ -75,6 +77,7 @@ const PACKAGES: &[&str] = &[
     "flate2",
     "half",
     "libc",
+    "libfuzzer-sys",
     "log",
     "loom",
     "mio",

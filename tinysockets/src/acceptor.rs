@@ -35,10 +35,10 @@ use crate::{
 
 /// Connections taken from one listener before the others have their turn.
 const ACCEPT_BURST: usize = 64;
-/// What `preamble_timeout` is cut to, so that the clock can always name the deadline.
+/// The longest `preamble_timeout`: a longer one is cut to it, so that the clock can always name the deadline.
 const LONGEST_PREAMBLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// What connections may take from us before they have shown a preamble.
+/// Limits of the resources that connections may take from us before they have shown a preamble.
 #[derive(Debug, Clone)]
 pub struct AcceptLimits {
     /// Connections that may be without a complete preamble at once; for the next one the oldest is dropped of the
@@ -67,7 +67,7 @@ impl Default for AcceptLimits {
 /// is one. Dropping it closes it without an answer.
 #[derive(Debug)]
 pub struct Incoming {
-    /// What the other side said about itself.
+    /// The statement of the other side about itself.
     pub preamble: Preamble,
     /// The connection, in blocking mode, with `TCP_NODELAY`; nothing behind the preamble has been read.
     pub conn: Conn,
@@ -433,8 +433,8 @@ impl Work {
     }
 }
 
-/// Probes measure the way that data takes, so they come to the same port. What is dialed back comes to the port of
-/// its kind. Every port tells who listens there.
+/// Probes measure the way that data takes, so they come to the same port. A connection that is dialed back comes to the
+/// port of its kind. Every port tells who listens there.
 fn serves(listener: Role, role: Role) -> bool {
     role == listener
         || match role {

@@ -43,7 +43,7 @@ pub enum ResolveError {
     Unknown {
         /// The host asked for.
         host: String,
-        /// What the resolver said.
+        /// The text of the resolver.
         text: String,
     },
     /// No answer before the deadline.

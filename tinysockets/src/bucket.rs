@@ -2,7 +2,7 @@
 
 use std::{ops::Sub, time::Duration};
 
-/// So many times at once, and then so many each second.
+/// A number of times at once, and then a number each second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// At once, after a time without any.
@@ -11,7 +11,7 @@ pub struct Rate {
     pub per_second: f64,
 }
 
-/// What is left of a rate for one who is counted.
+/// The rest of a rate for one who is counted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Bucket<T> {
@@ -47,7 +47,7 @@ impl<T: Copy + Sub<Output = Duration>> Bucket<T> {
         if self.left < 0.0 { self.wait_for(rate, now, 0.0) } else { Duration::ZERO }
     }
 
-    /// What was counted once is not to count.
+    /// Takes one count back: the event is not to count.
     pub fn give_back(&mut self, rate: &Rate) {
         self.left = (self.left + 1.0).min(rate.burst);
     }
@@ -79,7 +79,7 @@ impl<T: Copy + Sub<Output = Duration>> Lines<T> {
         Self { bucket: Bucket::full(&rate, now), rate, left_out: 0 }
     }
 
-    /// What is to stand behind a line that is written now; `None`: it is left out.
+    /// The text behind a line that is written now; `None`: the line is left out.
     pub fn next(&mut self, now: T) -> Option<String> {
         if !self.bucket.take(&self.rate, now, 1.0) {
             self.left_out += 1;

@@ -8,8 +8,8 @@
 //! `WouldBlock`. All others wait in `poll` until a deadline of the monotonic clock; `None` waits for ever.
 //!
 //! Bytes that a sealed connection takes may wait in it, as a part of a record for which the socket has no room yet.
-//! Methods that wait see to it that they leave. Whoever uses those that do not calls [`Conn::try_flush`] in the end,
-//! until it succeeds; more is taken only then.
+//! Methods that wait see to it that they leave. A caller of those that do not wait calls [`Conn::try_flush`] in the
+//! end, until it succeeds; more is taken only then.
 
 use std::{
     io,
@@ -37,11 +37,11 @@ const ASKED_AFTER: Duration = Duration::from_secs(2);
 /// A question that is not answered is repeated so often.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
-/// A connection breaks after so many questions without an answer: two minutes, longer than any other time-out, so that
-/// an outage ends no connection that waits for nothing.
+/// A connection breaks after this number of questions without an answer: two minutes, longer than any other time-out,
+/// so that an outage ends no connection that waits for nothing.
 const QUESTIONS: u32 = 120;
 
-/// What [`Conn::keep_little_unsent`] leaves to the system.
+/// Bytes that [`Conn::keep_little_unsent`] leaves to the system.
 const UNSENT_BYTES: u32 = 64 << 10;
 
 /// A connection. Dropping it closes it.
@@ -180,7 +180,7 @@ impl Conn {
     /// The reply to the preamble has been sent, or received: what follows travels as the [mode](WireMode) says, which
     /// may be as it is.
     pub(crate) fn replied(&mut self) {
-        // Whoever sends a reply does so at once, and who receives it has read nothing behind it.
+        // The sender of a reply sends at once, and the receiver has read nothing behind it.
         self.sealed.take_if(|sealed| sealed.mode == WireMode::Off);
     }
 
@@ -367,7 +367,7 @@ impl Conn {
         self.stream.shutdown(how)
     }
 
-    /// What the kernel knows about the connection.
+    /// The state of the connection that the kernel knows.
     pub fn info(&self) -> io::Result<TcpInfo> {
         sys::tcp_info(self.fd())
     }
@@ -410,7 +410,7 @@ impl Conn {
         idle.filter(|idle| *idle >= ASKED_AFTER)
     }
 
-    /// What has not been sent when the connection is closed is thrown away.
+    /// When the connection is closed, the system throws unsent bytes away.
     pub fn discard_on_close(&self) -> io::Result<()> {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
     }

@@ -16,7 +16,8 @@
 //! first message proves the key and says which cipher its sender is fast with, the second one proves it back and
 //! chooses. Both carry fresh keys, so that the key of the run, found later, opens nothing that was recorded. The empty
 //! record proves that the first message is not a recorded one, and nobody but the handshake has seen the connection
-//! before. Whoever is connected to somebody else than it meant learns it from the last reply: the preamble names both.
+//! before. A dialer that is connected to somebody else than it meant learns it from the last reply: the preamble names
+//! both.
 //!
 //! Pure: bytes in, bytes out. [`Knock`] is the side that dials, [`Door`] the one that listens; neither takes a byte
 //! that is not its own, nor keeps more than a few hundred.
@@ -37,11 +38,11 @@ use crate::{
 };
 
 const PATTERN: &str = "NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// What stands in front of the preamble in the prologue.
+/// The bytes in front of the preamble in the prologue.
 const CONTEXT: &[u8] = b"PCCL run key 1";
 /// Each message of the handshake: a public key, a byte for the cipher, a tag.
 const MESSAGE_BYTES: usize = 32 + 1 + 16;
-/// What answers a good first message.
+/// Length of the answer to a good first message.
 pub const ANSWER_BYTES: usize = REPLY_BYTES + MESSAGE_BYTES;
 
 fn state(
@@ -55,7 +56,7 @@ fn state(
     if dials { builder.build_initiator() } else { builder.build_responder() }
 }
 
-/// What a finished handshake leaves to the end that dials, or to the other one.
+/// The seal that a finished handshake leaves to the end that dials, or to the other one.
 fn seal(mut state: HandshakeState, suite: Suite, mode: WireMode, dials: bool) -> io::Result<Seal> {
     let (forth, back): ([u8; KEY_BYTES], [u8; KEY_BYTES]) = state.dangerously_get_raw_split();
     let (send, receive) = if dials { (forth, back) } else { (back, forth) };
@@ -79,7 +80,7 @@ impl<const N: usize> Inlet<N> {
         &mut self.bytes[self.have..self.wanted]
     }
 
-    /// So many bytes were put there; whether all are there now.
+    /// This number of bytes was put there; whether all are there now.
     fn received(&mut self, bytes: usize) -> bool {
         self.have = (self.have + bytes).min(self.wanted);
         self.have == self.wanted
@@ -100,7 +101,7 @@ pub struct Knock {
     is_greeted: bool,
 }
 
-/// What follows from bytes that [`Knock`] was given.
+/// The consequence of bytes that [`Knock`] was given.
 #[derive(Debug)]
 pub enum Heard {
     /// More of them are needed.
@@ -149,7 +150,7 @@ impl Knock {
         self.inlet.missing()
     }
 
-    /// So many bytes were put there.
+    /// This number of bytes was put there.
     pub fn received(&mut self, bytes: usize) -> Result<Heard, KnockError> {
         if !self.inlet.received(bytes) {
             return Ok(Heard::Nothing);
@@ -212,7 +213,7 @@ enum Stage {
     Over,
 }
 
-/// What follows from bytes that [`Door`] was given.
+/// The consequence of bytes that [`Door`] was given.
 #[derive(Debug)]
 pub enum Visit {
     /// More of them are needed.
@@ -250,7 +251,7 @@ impl Door {
         self.inlet.missing()
     }
 
-    /// So many bytes were put there.
+    /// This number of bytes was put there.
     pub fn received(&mut self, bytes: usize) -> Visit {
         let is_complete = self.inlet.received(bytes);
         let is_preamble = matches!(self.stage, Stage::Preamble);

@@ -29,7 +29,7 @@ const MAX_RUN_NAME: usize = 64;
 /// Tells keys of named runs from all else that is derived from a run key.
 const NAME_LABEL: &str = "PCCL key of the run named ";
 
-/// What this variable of the environment says; `None` if it is not set, or empty.
+/// The value of this variable of the environment; `None` if it is not set, or empty.
 fn from_variable<T: FromStr<Err: fmt::Display>>(variable: &str) -> Result<Option<T>, String> {
     match std::env::var(variable) {
         Ok(text) if text.trim().is_empty() => Ok(None),
@@ -70,7 +70,7 @@ impl SecretKey {
         Self(Arc::new(Secret(bytes)))
     }
 
-    /// The bytes, for what is keyed with them. Whoever prints or stores them gives the secret away.
+    /// The bytes, for what is keyed with them. A caller that prints or stores them gives the secret away.
     pub fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0.0
     }
@@ -115,7 +115,7 @@ impl Decode for SecretKey {
     }
 }
 
-/// The secret of a run. Whoever has it takes part; nobody else gets a byte in or out. Only [`RunKey::to_text`] shows
+/// The secret of a run. A holder of it takes part; nobody else gets a byte in or out. Only [`RunKey::to_text`] shows
 /// it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RunKey(SecretKey);
@@ -355,7 +355,7 @@ pub struct RunAddress {
     pub key: Option<RunKey>,
 }
 
-/// Why a text is no [`RunAddress`]. What may be a key is not repeated.
+/// Why a text is no [`RunAddress`]. It does not repeat text that may be a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunAddressError {
     /// The part in front of the key.

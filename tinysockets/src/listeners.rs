@@ -107,7 +107,7 @@ impl Listeners {
     /// Registers all of them under `token`.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn register(
         sockets: Vec<std::net::TcpListener>,
         registry: &Registry,

@@ -7,7 +7,7 @@ use crate::{
     wire::{Decode, Encode, Reader, WireError},
 };
 
-/// What protects the connections of a run with a key over which bulk data travels: tensors, shared state, and what
+/// The protection of the connections of a run with a key over which bulk data travels: tensors, shared state, and what
 /// measures their way. Control connections are always encrypted. The master chooses, and each connection proves with
 /// its preamble that both of its ends mean the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -15,7 +15,7 @@ pub enum WireMode {
     /// Nobody on the way reads or changes it.
     #[default]
     Encrypt,
-    /// Whoever is on the way can read it, and not change it.
+    /// Somebody on the way can read it, and not change it.
     Integrity,
     /// Both ends prove that they have the key, and then bytes travel as without one: whoever is on the way reads and
     /// changes them. For private wires.
@@ -26,7 +26,7 @@ impl WireMode {
     /// All of them.
     pub const ALL: &[Self] = &[Self::Encrypt, Self::Integrity, Self::Off];
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

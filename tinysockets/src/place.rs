@@ -11,7 +11,7 @@ use std::{
 
 use crate::address::{HostPort, ResolveError, canonical};
 
-/// Most addresses that are tried for one connection. What a name or a packet has beyond that is left out.
+/// Most addresses that are tried for one connection. Further addresses of a name or a packet are left out.
 pub const MAX_ADDRESSES: usize = 8;
 
 /// The longest segment of a connection that is opened for paths that drop large packets without a word. With headers
@@ -80,7 +80,7 @@ fn is_link_local(address: &SocketAddr) -> bool {
     matches!(address, SocketAddr::V6(address) if address.ip().is_unicast_link_local())
 }
 
-/// What was found for the names of hosts.
+/// The addresses that were found for the names of hosts.
 pub(crate) type Names = BTreeMap<String, Result<Vec<SocketAddr>, ResolveError>>;
 
 /// The order in which addresses are tried: `first` if it is there, then the families in turn.

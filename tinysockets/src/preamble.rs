@@ -45,7 +45,7 @@ const GO_ON: u16 = 256;
 const ACCEPTED_HERE: u16 = 257;
 const REPLY_MAGIC: [u8; 4] = *b"\xffPCR";
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Role {
@@ -101,14 +101,14 @@ impl Role {
     }
 }
 
-/// Who connects, to whom, and what for.
+/// The dialer, its goal and the purpose of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
     /// Protocol version of the sender.
     pub version: u16,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub role: Role,
-    /// Security mode, such as [`SECURITY_KEY`]. Whoever dials sets it by whether it has a key; with one and
+    /// Security mode, such as [`SECURITY_KEY`]. The dialer sets it by whether it has a key; with one and
     /// [`SECURITY_NONE`] here it is [`SECURITY_KEY`].
     pub security: u8,
     /// Optional abilities of the sender; bits that the receiver does not know are to be ignored.

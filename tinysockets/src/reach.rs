@@ -1,5 +1,5 @@
-//! Who can be reached, of many at once: a connection to each, a preamble, a handshake in a run with a key, the reply,
-//! and nothing else.
+//! A check which of many places can be reached, all at once: a connection to each, a preamble, a handshake in a run
+//! with a key, the reply, and nothing else.
 //!
 //! One thread does it all without blocking for any of them, so that finding out about a thousand takes as long as about
 //! one, and costs no threads.
@@ -29,16 +29,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Target {
     /// Where.
     pub place: Place,
-    /// What is said to whoever answers there; of [`Role::Check`](crate::preamble::Role::Check).
+    /// The preamble for the one that answers there; of [`Role::Check`](crate::preamble::Role::Check).
     pub preamble: Preamble,
-    /// What both have to prove that they have, in a run with a key. Whoever does not have it is not reached.
+    /// The key that both have to prove that they have, in a run with a key. A target without it is not reached.
     pub key: Option<SecretKey>,
     /// The address of somebody on whose word it is tried: of the addresses only those are that it
     /// [may have dialed](may_have_dialed).
     pub asker: Option<IpAddr>,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
     /// The one that was meant has answered; the round trip to it, 0 if the system does not tell.
@@ -101,7 +101,7 @@ impl<'a> Work<'a> {
                 None => self.running.push((at, race)),
                 Some(Err(_)) if race.lacks() && !self.running.is_empty() => {
                     self.waiting.push_front(at);
-                    // Whoever is under way gives back what is missing.
+                    // The races that are under way give back what is missing.
                     std::thread::park_timeout(PAUSE);
                     return;
                 }
@@ -161,7 +161,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What a race came to.
+/// The result of a race.
 fn found(race: &Race<'_>, result: Result<Conn, DialError>) -> Reach {
     match result {
         Ok(conn) => Reach::Reached(conn.round_trip()),
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// So many that answer, and so many that are silent, each for at most `limit`.
+    /// A number of targets that answer, and a number of silent ones, each for at most `limit`.
     fn many_at_once(key: Option<&RunKey>, count: usize, silent_count: usize, limit: Duration) {
         let peer = peer(key.cloned());
         let port = peer.local_port(0).unwrap();

@@ -1,5 +1,5 @@
-//! What event loops have in common: one thread waits for many connections, accepts more, and knows which of them are to
-//! be read and to which something may be written. What is read and written is the business of the loop.
+//! The common part of event loops: one thread waits for many connections, accepts more, and knows which of them are to
+//! be read and to which something may be written. The loop itself reads and writes.
 
 use crate::{conn::Conn, listeners::Listeners};
 use mio::{Events, Interest, Poll, Registry, Token, Waker, event::Source};
@@ -64,7 +64,7 @@ impl Reactor {
     /// Accepts from all of these.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn new(listeners: Vec<std::net::TcpListener>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
@@ -182,7 +182,7 @@ impl Reactor {
     /// Takes a connection in; its key.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn add(&mut self, source: &mut impl Source) -> io::Result<u64> {
         let key = self.next_key;
         self.next_key += 1;
@@ -195,7 +195,7 @@ impl Reactor {
     /// Takes something in that only ends waits, and whose edges [`Reactor::take_woken`] tells.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn add_waking(&mut self, source: &mut impl Source) -> io::Result<()> {
         self.registry().register(source, OTHERS, Interest::READABLE)
     }
@@ -215,7 +215,7 @@ impl Reactor {
     /// A connection goes on under another key: that of one which was removed.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn rekey(&mut self, from: u64, to: u64, source: &mut impl Source) -> io::Result<()> {
         self.forget(from);
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -257,8 +257,8 @@ impl Reactor {
         !self.readable.is_empty()
     }
 
-    /// Connections that may have something to read, each once; some may be gone. Who is not read empty is to be marked
-    /// again.
+    /// Connections that may have something to read, each once; some may be gone. A connection that is not read empty is
+    /// to be marked again.
     pub fn take_readable(&mut self) -> BTreeSet<u64> {
         mem::take(&mut self.readable)
     }

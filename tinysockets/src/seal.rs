@@ -27,10 +27,10 @@ const HEADER_BYTES: usize = 4;
 const TAG_BYTES: usize = 16;
 /// Most bytes that go into one record: a frame of 512 KiB with its header fills eight.
 pub(crate) const RECORD_BYTES: usize = (64 << 10) + 64;
-/// Records that are sent, and received, with one system call where there are so many. With one for each, half as much
-/// time as the cipher's goes into waking the receiver.
+/// Records that are sent, and received, with one system call where there is this number of them. With one for each,
+/// half as much time as the cipher's goes into waking the receiver.
 const RECORDS_AT_ONCE: usize = 4;
-/// What a record takes at most.
+/// The room that a record takes at most.
 const RECORD_ROOM: usize = HEADER_BYTES + RECORD_BYTES + TAG_BYTES;
 /// Bytes of a record in which there is nothing: the last step of a handshake.
 pub const PROOF_BYTES: usize = HEADER_BYTES + TAG_BYTES;
@@ -52,7 +52,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// What this machine does fastest.
+    /// The suite that this machine does fastest.
     pub(crate) fn preferred() -> Self {
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         let has_aes = is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq");
@@ -84,7 +84,7 @@ impl fmt::Display for Suite {
     }
 }
 
-/// What a handshake has come to: both directions of one end.
+/// The result of a handshake: both directions of one end.
 pub struct Seal {
     pub(crate) suite: Suite,
     pub(crate) mode: WireMode,
@@ -178,18 +178,18 @@ impl Sealer {
         Ok(proof)
     }
 
-    /// What is left to be sent.
+    /// Sealed bytes that are left to be sent.
     pub(crate) fn waiting(&self) -> &[u8] {
         &self.out[self.start..self.end]
     }
 
-    /// So many of the bytes that wait have been sent.
+    /// This number of the bytes that wait has been sent.
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.start += bytes;
     }
 
-    /// Makes the next records, of at most so many bytes; returns of how many. Nothing must wait. `fill` is told how
-    /// many of the bytes it has given, and fills the place that it gets with those that follow.
+    /// Makes the next records, of at most this number of bytes; returns of how many. Nothing must wait. `fill` is told
+    /// how many of the bytes it has given, and fills the place that it gets with those that follow.
     pub(crate) fn seal(
         &mut self,
         at_most: usize,
@@ -224,7 +224,7 @@ impl Sealer {
 }
 
 impl WireMode {
-    /// How much of the front of a record of so many bytes is authenticated and not encrypted.
+    /// How much of the front of a record of this number of bytes is authenticated and not encrypted.
     fn open_bytes(self, bytes: usize) -> usize {
         match self {
             Self::Encrypt | Self::Off => HEADER_BYTES,
@@ -233,7 +233,7 @@ impl WireMode {
     }
 }
 
-/// The header of a record of so many bytes.
+/// The header of a record of this number of bytes.
 fn header(bytes: usize) -> [u8; HEADER_BYTES] {
     // At most `RECORD_BYTES`, so nothing is cut off.
     ((bytes + TAG_BYTES) as u32).to_be_bytes()
@@ -246,7 +246,7 @@ pub(crate) struct Opener {
     bytes: Vec<u8>,
     /// Authentic bytes that were not taken yet.
     plain: std::ops::Range<usize>,
-    /// What was received behind them.
+    /// The bytes that were received behind them.
     start: usize,
     end: usize,
     /// The last record was a long one.
@@ -261,7 +261,7 @@ impl Opener {
         &self.bytes[self.plain.clone()]
     }
 
-    /// So many of them are not needed any more.
+    /// This number of them is not needed any more.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.plain.start += bytes.min(self.plain.len());
     }
@@ -317,7 +317,7 @@ impl Opener {
     /// A place for what is received next: the rest of the record, and what stands behind it as far as that is ours and
     /// little, or among long records. Everything authentic must have been taken, and no whole record be there.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        // What is left is a part of a record: less than a header mostly, and never more than a read ahead.
+        // The rest is a part of a record: less than a header mostly, and never more than a read ahead.
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -326,7 +326,7 @@ impl Opener {
         let first = self.bytes[..self.end].first_chunk::<HEADER_BYTES>();
         let first = first.map_or(0, |header| HEADER_BYTES + u32::from_be_bytes(*header) as usize);
         let wanted = match self.mode {
-            // What follows the last record is not for us.
+            // The bytes behind the last record are not for us.
             WireMode::Off => first.clamp(HEADER_BYTES, RECORD_ROOM),
             WireMode::Encrypt | WireMode::Integrity if self.is_bulk || first >= RECORD_ROOM => {
                 RECORDS_AT_ONCE * RECORD_ROOM
@@ -347,7 +347,7 @@ impl Opener {
         *head == header(0) && key.open_in_place(nonce, Aad::from(head), &mut tag).is_ok()
     }
 
-    /// So many bytes were received into that place.
+    /// This number of bytes was received into that place.
     pub(crate) fn received(&mut self, bytes: usize) {
         self.end += bytes;
     }

@@ -98,7 +98,7 @@ impl PacketStream {
         &self.conn
     }
 
-    /// What is sent from now on stays with the sender until it can go, as far as the system knows how.
+    /// Bytes that are sent from now on stay with the sender until they can go, as far as the system knows how.
     pub fn keep_little_unsent(&self) {
         if let Err(error) = self.conn.keep_little_unsent() {
             log::debug!("the bytes that wait in the system are not bounded: {error}");

@@ -24,7 +24,7 @@ pub const PAST_PAGE_CACHE: Option<i32> = Some(libc::O_DIRECT);
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub const PAST_PAGE_CACHE: Option<i32> = None;
 
-/// What to wait for on a descriptor.
+/// The events to wait for on a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// Bytes, a connection, or the end of the stream can be read.
@@ -48,7 +48,7 @@ impl Interest {
     }
 }
 
-/// What a descriptor is ready for. Nothing set: the deadline passed.
+/// The operations that a descriptor is ready for. Nothing set: the deadline passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// A read will not block.
@@ -93,7 +93,7 @@ impl<'fd> PollEntry<'fd> {
         Self { raw: pollfd { fd: fd.as_raw_fd(), events: interest.events(), revents: 0 }, fd: PhantomData }
     }
 
-    /// What the last [`poll_many`] found.
+    /// The readiness that the last [`poll_many`] found.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness::from_events(self.raw.revents)
@@ -339,7 +339,7 @@ pub fn set_max_pacing_rate(fd: BorrowedFd<'_>, bytes_per_second: u64) -> io::Res
     Ok(())
 }
 
-/// What the kernel knows about a TCP connection.
+/// The state of a TCP connection that the kernel knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round trip time in microseconds.
@@ -429,7 +429,7 @@ mod tests {
         for bytes_per_second in [1 << 20, u64::MAX] {
             set_max_pacing_rate(one.as_fd(), bytes_per_second).unwrap();
         }
-        // What opened the connection counts.
+        // The segment that opened the connection counts.
         assert!(tcp_info(one.as_fd()).unwrap().delivered_segments <= 1);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Strangers are counted by networks, /24 for IPv4 and /64 for IPv6: whoever has one address there often has them all.
 //! IPv6 is counted by blocks of networks as well, /48: whoever has one network there often has all 65,536. Each network
-//! may begin so many connections at once, and then so many each second; one that turns out to be of somebody who
+//! may begin a number of connections at once, and then a number each second; one that turns out to be of somebody who
 //! belongs to the run does not count. Networks and blocks that have begun many share a rate, so that a lot of them
 //! together cannot take all of the processor either. Pure: told the time, no input or output.
 
@@ -66,7 +66,7 @@ impl Network {
     const OTHERS: Self = Self(Ipv6Addr::UNSPECIFIED.to_bits() | 1);
 }
 
-/// What each network has left.
+/// The rest of the rate of each network.
 #[derive(Debug)]
 pub struct Throttle {
     networks: Buckets,
@@ -78,7 +78,7 @@ pub struct Throttle {
 #[derive(Debug)]
 struct Buckets {
     rate: Rate,
-    /// So many are nothing special.
+    /// A number of connections that is nothing special.
     few: f64,
     all: BTreeMap<Network, Bucket<Instant>>,
 }
@@ -376,7 +376,7 @@ mod tests {
         assert!(throttle.take(network("2001:db8:6::1"), now));
     }
 
-    /// How many of these of the second kind are left when so many of the first kind have come.
+    /// How many of these of the second kind are left when `count` of the first kind have come.
     fn left(crowd: &mut Crowd<u32>, honest: &[u32], from: impl Fn(u32) -> Network, count: u32) -> usize {
         for i in 0..count {
             crowd.add(1_000_000 + i, from(i));

@@ -18,7 +18,7 @@ use crate::{
 const SERVICE_LABEL: &str = "PCCL service key";
 const TICKET_LABEL: &str = "PCCL ticket";
 
-/// What the master of a run makes all tickets of.
+/// The secret from which the master of a run makes all tickets.
 #[derive(Debug)]
 pub struct Authority(SecretKey);
 
@@ -41,8 +41,8 @@ impl Authority {
     }
 }
 
-/// What a peer knows tickets by that were made for connections to it. Only the master has it beside that peer, which
-/// proves by it who it was.
+/// The key by which a peer knows tickets that were made for connections to it. Only the master has it beside that peer,
+/// which proves by it who it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceKey(SecretKey);
 
@@ -68,7 +68,7 @@ impl ServiceKey {
     }
 }
 
-/// What whoever knocks has to have.
+/// The keys that a dialer has to have when it knocks.
 #[derive(Debug, Clone)]
 pub struct Lock {
     keys: RunKeys,
@@ -98,7 +98,7 @@ impl Lock {
             }
             // One of the master: it need not know which run key a newcomer has.
             Role::Check if preamble.from == 0 => Some(own.ticket(preamble)),
-            // Whoever is on a relay's port meets somebody there who wants a ticket.
+            // A dialer on a relay's port meets somebody there who wants a ticket.
             Role::Control | Role::Check | Role::Relay => None,
         }
     }

@@ -1,4 +1,4 @@
-//! What an event loop has to write to one client.
+//! The bytes that an event loop has to write to one client.
 
 use std::{
     collections::VecDeque,
@@ -23,7 +23,7 @@ impl Gauge {
     }
 }
 
-/// What a gauge has counted of one frame; the last queue that lets go of the frame takes it back.
+/// The bytes that a gauge has counted of one frame; the last queue that lets go of the frame takes it back.
 #[derive(Debug)]
 struct Counted(Gauge, usize);
 
@@ -85,7 +85,7 @@ impl Frame {
         Self { held: number, ..self }
     }
 
-    /// What leaves.
+    /// The bytes that leave.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -172,7 +172,7 @@ impl WriteQueue {
         let old = &mut self.frames[at];
         let Some((_, rest)) = old.replaced.take() else { return };
         self.waiting_bytes = self.waiting_bytes - old.len() + rest.len();
-        // What is left is small, and is not counted.
+        // The rest is small, and is not counted.
         (old.bytes, old.counted) = (rest, None);
         // Nothing has come between the two, or there is no rest.
         if at + 1 == self.frames.len() || self.frames[at].is_empty() {
@@ -213,8 +213,8 @@ impl WriteQueue {
         self.frames.is_empty()
     }
 
-    /// Drops every frame of which nothing is written yet. What remains is the rest of one frame at most, so the
-    /// stream stays well-formed.
+    /// Drops every frame of which nothing is written yet. At most the rest of one frame remains, so the stream stays
+    /// well-formed.
     pub fn drop_unsent(&mut self) {
         let keep = usize::from(self.written > 0);
         self.frames.truncate(keep);
@@ -244,7 +244,7 @@ impl WriteQueue {
         Ok(())
     }
 
-    /// So many more bytes are written.
+    /// This number of further bytes is written.
     fn has_left(&mut self, bytes: usize) {
         self.waiting_bytes -= bytes;
         self.written += bytes;
@@ -257,12 +257,12 @@ impl WriteQueue {
         }
     }
 
-    /// Numbered frames that have left are kept from now on, up to so many bytes. Unless this is called, none is.
+    /// Numbered frames that have left are kept from now on, up to this number of bytes. Unless this is called, none is.
     pub fn keep(&mut self, limit_bytes: usize) {
         self.kept.limit_bytes = limit_bytes;
     }
 
-    /// The other end has so many of the numbered frames: they need not be kept. `false`: so many have not left.
+    /// The other end has this number of the numbered frames: they need not be kept. `false`: fewer have left.
     pub fn acknowledge(&mut self, count: u64) -> bool {
         let is_possible = self.has_sent(count);
         while is_possible && self.kept.before < count {
@@ -278,7 +278,7 @@ impl WriteQueue {
         }
     }
 
-    /// Whether so many numbered frames have left, over all connections.
+    /// Whether this number of numbered frames has left, over all connections.
     pub fn has_sent(&self, count: u64) -> bool {
         count <= self.kept.last()
     }
@@ -288,14 +288,14 @@ impl WriteQueue {
         (self.kept.before..=self.kept.last()).contains(&count)
     }
 
-    /// Another connection takes the place of the one before, by which so many numbered frames have come: those behind
-    /// them leave again. `false`: they are not kept any more, or have not left; then nothing changes.
+    /// Another connection takes the place of the one before, by which this number of numbered frames has come: those
+    /// behind them leave again. `false`: they are not kept any more, or have not left; then nothing changes.
     pub fn rewind(&mut self, count: u64) -> bool {
         if !self.can_rewind(count) {
             return false;
         }
         self.acknowledge(count);
-        // What is not numbered belongs to the connection before.
+        // A frame without a number belongs to the connection before.
         self.frames.retain(|frame| frame.numbered);
         let again = std::mem::take(&mut self.kept.frames);
         self.kept.bytes = 0;
@@ -312,7 +312,7 @@ impl WriteQueue {
         (self.kept.before, self.kept.frames.iter().chain(numbered).map(Frame::bytes).collect())
     }
 
-    /// A queue that keeps up to so many bytes, and whose next numbered frame follows this number.
+    /// A queue that keeps up to this number of bytes, and whose next numbered frame follows this number.
     pub fn recalled(before: u64, limit_bytes: usize) -> Self {
         Self { kept: Kept { before, limit_bytes, ..Kept::default() }, ..Self::default() }
     }
@@ -423,8 +423,8 @@ mod tests {
         assert_eq!(queue.waiting_bytes(), 0);
     }
 
-    /// What leaves if these are queued, and the first `begun` bytes have left when the last one comes. A word with a
-    /// digit has the digit as its key, and leaves its first letter.
+    /// The bytes that leave if these are queued, and the first `begun` bytes have left when the last one comes. A word
+    /// with a digit has the digit as its key, and leaves its first letter.
     fn leaves(words: &str, begun: usize) -> String {
         let (mut queue, mut stream) = (WriteQueue::default(), Narrow { taken: Vec::new(), room: begun });
         let frames: Vec<Frame> = words.split(' ').map(keyed).collect();
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(rest(&mut queue), "dd");
         queue.let_go();
         assert!(!queue.can_rewind(3) && queue.can_rewind(4));
-        // What is not numbered is of one connection.
+        // A frame without a number is of one connection.
         let mut queue = kept(&words, 2, 1000);
         queue.push_first(frame("x"));
         queue.push(frame("y"));

@@ -41,7 +41,7 @@ pub(super) struct Attempt {
     is_check: bool,
 }
 
-/// What an attempt that got on has come to.
+/// The result of an attempt that got on.
 pub(super) enum Step {
     /// It waits for more.
     GoesOn(Attempt),
@@ -60,7 +60,7 @@ impl Attempt {
         Self { line: Line::Connected(conn), is_check: false }
     }
 
-    /// What is to be waited for; nothing while something has to be said.
+    /// The event to wait for; nothing while something has to be said.
     pub(super) fn poll_entry(&self) -> PollEntry<'_> {
         match &self.line {
             Line::Connecting(socket) => PollEntry::new(socket.as_fd(), Interest::Write),
@@ -117,7 +117,7 @@ impl Attempt {
             Line::Connecting(socket) => {
                 Line::Connected(end_connect(socket).map_err(|error| not_connected(target, error))?)
             }
-            // Who is not spoken to has nothing to say.
+            // A listener that is not spoken to has nothing to say.
             Line::Connected(_) => return Err(DialError::NoAnswer { target: target.clone() }),
             Line::Open(mut conn, mut knock) => {
                 let heard = match some(conn.try_recv(knock.missing())).map_err(failed)? {
@@ -170,7 +170,7 @@ fn some(received: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// What the reply of somebody who speaks this version says.
+/// Judges the reply of somebody who speaks this version.
 fn judge(reply: Reply, version: u16, is_check: bool, target: &HostPort) -> Result<(), DialError> {
     let target = target.clone();
     match reply {

@@ -14,9 +14,9 @@ pub enum DialError {
     /// The host has no address.
     #[error("cannot connect to {target}: {source}")]
     Unresolved {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
-        /// What went wrong.
+        /// The error of the resolver.
         source: ResolveError,
     },
     /// The machine is there, and nobody listens on the port.
@@ -24,23 +24,23 @@ pub enum DialError {
         "cannot connect to {target}: connection refused; is the other side running, and is this its port?"
     )]
     ConnectionRefused {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
     },
     /// No answer before the deadline.
     #[error("{target} did not answer in time ({doing}); check firewalls and whether the other side is alive")]
     TimedOut {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
-        /// What was being done.
+        /// The step that was being done.
         doing: &'static str,
     },
     /// The other side speaks this protocol and does not want the connection.
     #[error("{target} refused the connection: {reason}")]
     Refused {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
-        /// What the other side said.
+        /// The reason that the other side gave.
         reason: Refusal,
     },
     /// The other side speaks another version of this protocol.
@@ -49,7 +49,7 @@ pub enum DialError {
          have to be of releases with the same version"
     )]
     Version {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
         /// The version of the other side.
         theirs: u16,
@@ -57,9 +57,9 @@ pub enum DialError {
     /// Somebody answers who does not speak this protocol.
     #[error("{target} is not a port of this protocol: {source}")]
     Foreign {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
-        /// What was wrong with the answer.
+        /// The fault of the answer.
         source: KnockError,
     },
     /// The connection was made and closed again without an answer: another protocol, or a peer that just went away.
@@ -67,23 +67,23 @@ pub enum DialError {
         "{target} closed the connection without an answer; it is another service, overloaded, or going away"
     )]
     NoAnswer {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
     },
     /// Anything else that the system reports, such as an unreachable network.
     #[error("cannot connect to {target}: {source}")]
     Io {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// None of several addresses led there.
     #[error("{target} is not reached: {}", in_words(tried))]
     Several {
-        /// Who was meant.
+        /// The target that was meant.
         target: HostPort,
-        /// What came of each address.
+        /// The error of each address.
         tried: Vec<Self>,
     },
 }

@@ -37,7 +37,7 @@ pub fn dial_with_preamble(
     key: Option<&SecretKey>,
     deadline: Instant,
 ) -> Result<Conn, DialError> {
-    // What travels between a peer and its master is little, and all depends on it: it goes through every path.
+    // The packets between a peer and its master are few, and all depends on them: they go through every path.
     let short_segments = preamble.role == Role::Control;
     let place = Place { short_segments, ..target.clone().into() };
     reach(&place, Some(Greeting { preamble: Hello::Fixed(preamble), key }), deadline)

@@ -3,8 +3,8 @@
 //!
 //! Another machine may have one of the addresses, in another network: it refuses the preamble, or says nothing. So the
 //! first connection that stands is not the end of the race. But a preamble goes over one connection at a time: the far
-//! end takes each as meant, and must not take one that is about to be closed. Who does not answer it in good time gives
-//! way to the next connection that stands, and has its turn again later.
+//! end takes each as meant, and must not take one that is about to be closed. A far end that does not answer it in good
+//! time gives way to the next connection that stands, and has its turn again later.
 //!
 //! A race never blocks, so that one thread can run many of them.
 
@@ -29,7 +29,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(250);
 /// Time for an answer to a preamble, beside four round trips, after which another connection has its turn.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a connection begins with.
+/// The beginning of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Greeting<'a> {
     pub(crate) preamble: Hello<'a>,
@@ -122,7 +122,7 @@ impl<'a> Race<'a> {
         race
     }
 
-    /// Who is meant.
+    /// The target that is meant.
     pub(crate) const fn target(&self) -> &HostPort {
         &self.place.target
     }
@@ -137,7 +137,7 @@ impl<'a> Race<'a> {
         self.lacks
     }
 
-    /// What to wait for.
+    /// The entries to wait for.
     pub(crate) fn poll_entries(&self) -> impl Iterator<Item = PollEntry<'_>> {
         self.running.iter().map(|runner| runner.attempt.poll_entry())
     }

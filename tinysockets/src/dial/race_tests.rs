@@ -36,7 +36,7 @@ fn listeners<const N: usize>(hosts: [u8; N]) -> [TcpListener; N] {
     }
 }
 
-/// Whoever is found at these addresses, the first of them to begin with.
+/// The place of the listeners at these addresses, the first of them to begin with.
 fn place(listeners: &[TcpListener]) -> Place {
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(|listener| listener.local_addr().expect("bound")).collect();

@@ -3,8 +3,8 @@
 //! BBR ("BBR: Congestion-Based Congestion Control", Cardwell et al., ACM Queue 2016) sends at 2.9 times the rate that
 //! it has seen until three round trips in a row, in which it always had enough to send, brought no more. A link of a
 //! ring hardly ever has: it sends what comes from the rank before. So its connections stay in that state for their
-//! life, and together send bursts that overflow the queue of the path. What is lost then can cost one of them its
-//! window for seconds, with half a frame that all ranks wait for. The ceiling takes the bursts away: it is a little
+//! life, and together send bursts that overflow the queue of the path. A packet that is lost then can cost one of them
+//! its window for seconds, with half a frame that all ranks wait for. The ceiling takes the bursts away: it is a little
 //! above the best rate at which bytes of the whole link were delivered.
 //!
 //! It never keeps a link from a rate that the path has: as soon as that comes near the ceiling, the ceiling is lifted,
@@ -22,8 +22,8 @@ const WINDOW_MIN: Duration = Duration::from_millis(50);
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// A rate that is higher than the best one by this factor says that the best one has not been found.
 const GROWTH: f64 = 1.25;
-/// After so many windows with traffic and no such growth it has. A connection needs up to ten round trips to find the
-/// rate of a path, and grows in nearly all of them.
+/// After this number of windows with traffic and no such growth it has. A connection needs up to ten round trips to
+/// find the rate of a path, and grows in nearly all of them.
 const STEADY_WINDOWS: u32 = 8;
 /// The ceiling, in parts of the best rate.
 const HEADROOM: f64 = 1.25;
@@ -138,7 +138,7 @@ mod tests {
             link
         }
 
-        /// So much time with so many bytes.
+        /// This time passes with these bytes.
         fn pass(&mut self, time: Duration, bytes: [u64; 2]) -> Option<Vec<u64>> {
             self.now += time;
             self.delivered = [0, 1].map(|at| self.delivered[at] + bytes[at]);
@@ -152,7 +152,7 @@ mod tests {
             self.pass(ROUND_TRIP, [rate / 20; 2])
         }
 
-        /// So many windows; the last change of the ceiling.
+        /// This number of windows passes; the last change of the ceiling.
         fn windows(&mut self, count: u32, rate: u64) -> Option<Vec<u64>> {
             (0..count).filter_map(|_| self.window(rate)).last()
         }

@@ -1,4 +1,5 @@
-//! What both ends of a link share: the connections, how the link ended, its threads, and the fence around callbacks.
+//! Parts that both ends of a link share: the connections, how the link ended, its threads, and the fence around
+//! callbacks.
 
 use std::{
     cell::Cell,
@@ -19,7 +20,7 @@ thread_local! {
     static MUST_NOT_WAIT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What went wrong on a connection, before it is known whether it is the link's first fault.
+/// An error on a connection, before it is known whether it is the link's first fault.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,

@@ -9,9 +9,9 @@
 //! - Dropping a pass is a `fetch_sub` with release ordering; [`Gate::wait_drained`] loads with acquire ordering. The
 //!   decrements form one release sequence, so everything done under *any* pass happens before the return of
 //!   `wait_drained`.
-//! - A waiter puts its unparker into the list, under the lock, and looks at the word *afterwards*. Whoever makes the
-//!   word "closed and empty" takes the list, under the lock, afterwards. One of the two comes second at the lock and
-//!   sees what the other did, so no wake is lost.
+//! - A waiter puts its unparker into the list, under the lock, and looks at the word *afterwards*. The thread that
+//!   makes the word "closed and empty" takes the list, under the lock, afterwards. One of the two comes second at the
+//!   lock and sees what the other did, so no wake is lost.
 
 use std::{fmt, time::Instant};
 

@@ -26,7 +26,8 @@ use crate::{conn::Conn, sys::Interest};
 const SCRATCH_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
 
 /// How far a read for a header, or for the rest of a frame in scratch memory, may reach beyond it. Small frames then
-/// come with one system call; of a large one this much is copied once more. What comes in records is read ahead there.
+/// come with one system call; of a large one this much is copied once more. Bytes that come in records are read ahead
+/// there.
 const READ_AHEAD_BYTES: usize = 8 << 10;
 
 /// Most bytes of one receive into the caller's memory: bounds the time under a pass, and keeps the bytes in the cache
@@ -191,13 +192,13 @@ impl Shared {
 struct Receiver<'a> {
     shared: &'a Shared,
     conn: &'a Conn,
-    /// What comes over it comes in records, and may be taken from there.
+    /// Bytes come over it in records, and may be taken from there.
     has_records: bool,
     scratch: Scratch,
     work: &'a Work,
 }
 
-/// What became of a payload.
+/// The fate of a payload.
 enum Payload {
     /// It is where it belongs; this is its checksum, if the sender made one.
     Landed(Option<u32>),

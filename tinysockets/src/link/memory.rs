@@ -27,10 +27,10 @@ pub use super::gate::{Gate, Pass};
 use super::places::Place;
 use crate::{conn::Conn, sys};
 
-/// What lent memory stands for, if its content comes from elsewhere, or goes there, piece by piece.
+/// The source or goal behind lent memory, if its content comes from elsewhere, or goes there, piece by piece.
 pub trait Origin: fmt::Debug + Send + Sync {
     /// Waits until the bytes of a range are here; `false`: they will not come, and whoever brings them says so. Called
-    /// by whoever is about to read them. What it waits for must not depend on this thread.
+    /// by whoever is about to read them. The event that it waits for must not depend on this thread.
     fn arrived(&self, range: &Range<usize>) -> bool;
     /// The bytes of a range are written, and nobody writes them any more. Must not block.
     fn finished(&self, range: Range<usize>);
@@ -59,8 +59,8 @@ impl Lent {
     /// - From now until `gate` is closed and drained, the bytes are initialised and valid for reads (and writes, if
     ///   `writable`) from any thread, and nobody accesses them in a way that conflicts with the accessors, except
     ///   through `Lent` objects.
-    /// - Whoever shares this object, and others for the same bytes, sees to it that accessors run at the same time on
-    ///   the same bytes only where the table in the module's documentation allows it.
+    /// - A caller that shares this object, and others for the same bytes, sees to it that accessors run at the same
+    ///   time on the same bytes only where the table in the module's documentation allows it.
     /// - `len` is at most `isize::MAX`. With `len` 0, `start` may be dangling, but not null.
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize, writable: bool, gate: Arc<Gate>) -> Self {
@@ -85,8 +85,8 @@ impl Lent {
     }
 
     /// Waits until the bytes of `range` are here, if they come from elsewhere; `false`: they will not come. Every
-    /// accessor that reads does that by itself, before it takes its pass. Whoever holds a pass already calls this
-    /// before it takes that, so that closing the gate does not wait for it.
+    /// accessor that reads does that by itself, before it takes its pass. A caller that will hold a pass already calls
+    /// this before it takes that, so that closing the gate does not wait for it.
     pub fn has_arrived(&self, range: &Range<usize>) -> bool {
         self.origin.as_ref().is_none_or(|origin| origin.arrived(range))
     }
@@ -191,7 +191,7 @@ pub(super) fn send(header: &[u8], places: &[Place<'_>], conn: &Conn) -> Option<i
     }
     // SAFETY: the first part is a live slice. For the others `open` checked the bounds, and the passes are held until
     // the end of this function, so by the contract of `Lent::new` the bytes are mapped. There is no reference to them,
-    // and a concurrent `receive` may change them. What is sent is only read.
+    // and a concurrent `receive` may change them. The call only reads the bytes that it sends.
     Some(unsafe { sys::send_parts_raw(conn.fd(), parts, true) })
 }
 

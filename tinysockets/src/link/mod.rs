@@ -4,8 +4,8 @@
 //! payload. At the sending end an [`OutLink`] holds one queue from which all its connections' TX threads pull, so one
 //! operation uses every connection, and a slow connection simply takes fewer frames. At the receiving end an [`InLink`]
 //! has one RX thread per connection, which looks up the operation of each frame in a [`Directory`] and moves the
-//! payload where its [`Transfer`] says: into the caller's memory, or piece by piece through a fold. What a frame means,
-//! who sends it on, and when an operation is complete is the business of the transfer; the link knows none of it.
+//! payload where its [`Transfer`] says: into the caller's memory, or piece by piece through a fold. The transfer knows
+//! what a frame means, who sends it on, and when an operation is complete; the link knows none of it.
 //!
 //! **What holds.**
 //! - Frames are independent and arrive in any order. A frame is given to one connection, once: a link never sends
@@ -57,7 +57,7 @@ pub trait Directory: Send + Sync {
     fn find(&self, op: &OpKey) -> Lookup;
 }
 
-/// What a [`Directory`] knows of an operation.
+/// The state of an operation that a [`Directory`] knows.
 pub enum Lookup {
     /// It is under way.
     Active(Arc<dyn Transfer>),
@@ -77,7 +77,7 @@ impl fmt::Debug for Lookup {
     }
 }
 
-/// What to do with the payload of an admitted frame.
+/// The treatment of the payload of an admitted frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Landing {
     /// Receive it piecewise into scratch memory and hand the pieces to [`Transfer::fold`].
@@ -91,7 +91,7 @@ pub enum Landing {
 /// Why a frame was not admitted: it is a duplicate, or not part of the plan. Breaks the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// What is wrong with the frame, for the log.
+    /// The fault of the frame, for the log.
     pub text: String,
 }
 
@@ -169,7 +169,7 @@ pub enum Direction {
     Out,
 }
 
-/// What broke a link.
+/// The kind of fault that broke a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FaultKind {
     /// The peer closed the connection.
@@ -199,13 +199,13 @@ pub struct LinkFault {
     pub generation: u64,
     /// Index of the connection where the fault occurred.
     pub connection: u16,
-    /// What broke it.
+    /// The kind of fault that broke it.
     pub kind: FaultKind,
-    /// What happened, for the log and the verdict.
+    /// The description of the fault, for the log and the verdict.
     pub text: String,
 }
 
-/// What to say of a connection that was lost after nothing had been said on it for so long.
+/// The remark about a connection that was lost after nothing had been said on it for so long.
 #[must_use]
 pub fn after_rest(rest: std::time::Duration) -> String {
     let s = rest.as_secs();

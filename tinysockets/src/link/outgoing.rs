@@ -30,7 +30,7 @@ use crate::{
     sys::{self, Interest, PollEntry, TcpInfo, Waker},
 };
 
-/// What a frame is completed with once its memory is gone.
+/// Bytes that complete a frame once its memory is gone.
 static FILLER: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Payloads up to this size are sent by the thread that pushes them, if a connection is idle: copying them costs that
@@ -60,7 +60,7 @@ pub struct OutConfig {
 /// below 200 ms the third one comes 1.4 s after the first loss, with one of 5 s after more than half a minute.
 const VAIN_RETRANSMITS: u8 = 3;
 
-/// What an [`OutLink`] has yet to deliver.
+/// Frames and bytes that an [`OutLink`] has yet to deliver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Backlog {
     /// Frames that no connection has taken yet.
@@ -116,7 +116,7 @@ enum Begun {
     Failed,
 }
 
-/// What one attempt to send has achieved.
+/// The result of one attempt to send.
 enum Step {
     /// The frame is complete.
     Done,
@@ -235,7 +235,7 @@ impl OutLink {
         self.shared.queue.lock().len()
     }
 
-    /// What has yet to be delivered, as far as the operating system tells.
+    /// Frames and bytes that have yet to be delivered, as far as the operating system tells.
     pub fn backlog(&self) -> Backlog {
         let queued_frames = self.queued_frames();
         let mut backlog = Backlog { queued_frames, ..Backlog::default() };

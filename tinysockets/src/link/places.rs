@@ -12,7 +12,7 @@ use super::{
 };
 use crate::conn::Conn;
 
-/// What is worth a system call. Fewer bytes in as many places as a call takes are copied.
+/// The number of bytes that is worth a system call. Fewer bytes in as many places as a call takes are copied.
 const WORTH_A_CALL_BYTES: usize = 32 << 10;
 
 /// Bytes that are copied for one system call.
@@ -35,9 +35,8 @@ pub(super) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// The places of the payload of `header` from byte `done` on: at most so many bytes, and no more places than a call
-    /// takes.
-    /// `place_of` says where the bytes from a given one on lie.
+    /// The places of the payload of `header` from byte `done` on: at most this number of bytes, and no more places than
+    /// a call takes. `place_of` says where the bytes from a given one on lie.
     pub(super) fn of(
         header: &FrameHeader,
         done: usize,

@@ -30,13 +30,13 @@ enum Line {
 pub(super) struct Queue {
     open: bool,
     frames: VecDeque<Outgoing>,
-    /// Connections whose threads sleep, in their own hands. Whoever wakes one, or borrows its connection, takes it out;
-    /// the last to fall asleep comes first.
+    /// Connections whose threads sleep, in their own hands. A thread that wakes one, or borrows its connection, takes
+    /// it out; the last to fall asleep comes first.
     idle: Vec<u16>,
     lines: Vec<Line>,
 }
 
-/// What to do after a push.
+/// The result of a push: the next step of the pusher.
 pub(super) enum Pushed {
     /// The queue is shut; here is the frame again.
     Shut(Outgoing),
@@ -46,7 +46,7 @@ pub(super) enum Pushed {
     Borrowed(u16, Outgoing),
 }
 
-/// What a TX thread is to do.
+/// The next step of a TX thread.
 pub(super) enum Work {
     /// Send this.
     Frame(Outgoing),
@@ -98,7 +98,7 @@ impl Queue {
         Ok(woken)
     }
 
-    /// What the TX thread of `connection` does next. Called whenever it is awake.
+    /// The next step of the TX thread of `connection`. Called whenever it is awake.
     pub(super) fn next(&mut self, connection: u16) -> Work {
         // Still there if it was not a push that ended the sleep.
         self.idle.retain(|&idle| idle != connection);
@@ -109,7 +109,7 @@ impl Queue {
         match std::mem::replace(line, Line::Own) {
             Line::Rest(sending) => return Work::Rest(sending),
             Line::Borrowed => {
-                // Whoever has it gives it back, and sees to it then that nothing stays undone.
+                // The thread that borrowed it gives it back, and sees to it then that nothing stays undone.
                 *line = Line::Borrowed;
                 return Work::Sleep;
             }
@@ -201,7 +201,7 @@ mod tests {
         Box::new(Sending { frame, header: [0; FRAME_HEADER_BYTES], sent: 7 })
     }
 
-    /// What a TX thread is told, in short.
+    /// The next step that a TX thread is told, in short.
     fn next(queue: &mut Queue, connection: u16) -> String {
         match queue.next(connection) {
             Work::Frame(frame) => format!("frame {}", frame.header.offset),

@@ -11,7 +11,8 @@ const LONG_PATH: Duration = Duration::from_millis(2);
 /// in the cache.
 const SHORT_SEND_BUFFER_BYTES: usize = 512 << 10;
 
-/// What one connection of a long path should be able to carry, in bytes per second: 10 Gbit/s. Sets the send buffer.
+/// The rate that one connection of a long path should be able to carry, in bytes per second: 10 Gbit/s. Sets the send
+/// buffer.
 const LONG_PATH_RATE: u64 = 1_250_000_000;
 
 /// Limits of the send buffer on a long path; the kernel has its own below (`net.core.wmem_max`).
@@ -30,7 +31,7 @@ pub(super) fn is_paced(conn: &Conn) -> bool {
     conn.congestion_control().as_deref() == Some(LONG_CONGESTION_CONTROL)
 }
 
-/// What a connection that was prepared is like.
+/// The properties of a connection that was prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuned {
     /// It goes by a model of its path (`bbr`), so that it alone can fill a path that loses packets now and then.
@@ -81,8 +82,8 @@ fn set_send_buffer(conn: &Conn, bytes: usize) {
     }
 }
 
-/// What to ask for on a long path, or `None` where the kernel's own adaptation gets further than `settable` (by default
-/// it grows to 4 MiB).
+/// The send buffer to ask for on a long path, or `None` where the kernel's own adaptation gets further than `settable`
+/// (by default it grows to 4 MiB).
 fn long_send_buffer_bytes(round_trip: Duration, settable: Option<u64>) -> Option<usize> {
     let product = u128::from(LONG_PATH_RATE) * round_trip.as_micros() / 1_000_000;
     let product = u64::try_from(product).unwrap_or(u64::MAX);

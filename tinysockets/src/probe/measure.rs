@@ -28,7 +28,7 @@ pub struct Until {
     pub deadline: Instant,
     /// When the rate is stable.
     pub is_stable: bool,
-    /// When so many bytes have gone over each connection: as many as the other end counts, or fewer.
+    /// When this number of bytes has gone over each connection: as many as the other end counts, or fewer.
     pub bytes: u64,
 }
 
@@ -41,7 +41,7 @@ pub fn measure(conns: &[Conn], until: Until, cancelled: &AtomicBool) -> Result<M
     // That of an idle path: the shortest of the handshakes.
     let round_trip = conns.iter().map(Conn::round_trip).min().unwrap_or_default();
     for conn in conns {
-        // What is still queued at the end must not meet the next probe.
+        // Bytes that are still queued at the end must not meet the next probe.
         conn.discard_on_close()
             .map_err(|error| format!("cannot set an option of the connection: {error}"))?;
     }

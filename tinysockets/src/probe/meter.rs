@@ -11,7 +11,7 @@ const STABLE_SPREAD: f64 = 0.06;
 /// ... and this number came before them, in which the connections were still speeding up.
 const FIRST_WINDOWS: usize = 2;
 
-/// What the receiving end of one connection has counted: bytes, and microseconds by its clock.
+/// The count of the receiving end of one connection: bytes, and microseconds by its clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) bytes: u64,

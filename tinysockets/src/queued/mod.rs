@@ -27,7 +27,7 @@ use threadpark::{Parker, Unparker};
 use crate::{conn::Conn, threads, wire::FrameParser};
 use reading::Reading;
 
-/// What the tap wants to be done with a packet.
+/// The treatment of a packet that the tap wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tap<T> {
     /// Nothing more: it has been dealt with.
@@ -67,7 +67,7 @@ pub enum CloseReason {
     /// Packets came in that nobody asked for.
     #[error("more than {0} packets were waiting that nobody asked for")]
     InboxOverflow(usize),
-    /// The connection ended in the middle of a packet, of which so many bytes had come.
+    /// The connection ended in the middle of a packet, of which this number of bytes had come.
     #[error("the connection ended inside a packet, {0} bytes of it had arrived")]
     Cut(usize),
     /// The other side sent bytes that are no packet.
@@ -218,7 +218,7 @@ impl<T: Send + 'static> QueuedSocket<T> {
                 Err(error) => {
                     let reason = CloseReason::Io(format!("sending failed: {error}"));
                     if is_gone(&error) && self.close_reason().is_none() {
-                        // What it sent before can still be read; behind it is the end.
+                        // Packets that the other side sent before can still be read; behind it is the end.
                         self.recall();
                         return Err(io::Error::new(error.kind(), reason));
                     }
@@ -230,12 +230,12 @@ impl<T: Send + 'static> QueuedSocket<T> {
     }
 
     /// Takes the first waiting packet of which `pick` makes something, and waits for one until `deadline` (`None`: for
-    /// ever). What `pick` gives back stays for others, in its order. May be called from several threads at once; each
-    /// packet goes to one of them.
+    /// ever). A packet that `pick` gives back stays for others, in its order. May be called from several threads at
+    /// once; each packet goes to one of them.
     ///
     /// `pick` sees each packet once. It runs under the lock of the inbox, so it must be quick and must not use this
-    /// socket. What had arrived before the other side closed can still be taken; after [`close`](Self::close) nothing
-    /// can.
+    /// socket. Packets that had arrived before the other side closed can still be taken; after [`close`](Self::close)
+    /// nothing can.
     pub fn recv_match<R>(
         &self,
         deadline: impl Into<Option<Instant>>,

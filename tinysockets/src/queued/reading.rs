@@ -1,7 +1,7 @@
 //! Reading from the connection, on whichever thread has the turn.
 //!
 //! A thread that waits for a packet can read the connection itself ([`Reading::visit`]). That saves waking the reading
-//! thread, which then wakes the one that waits. Whose turn it is decides [`Turns`].
+//! thread, which then wakes the one that waits. [`Turns`] decides which thread has the turn.
 
 use std::{
     cell::Cell,
@@ -36,7 +36,7 @@ pub(super) struct Reading<T> {
     turns: Turns<Reader<T>, Waker>,
 }
 
-/// What reads, whichever thread that is.
+/// The reader, on whichever thread that is.
 struct Reader<T> {
     parser: FrameParser,
     tap: TapFn<T>,
@@ -174,7 +174,7 @@ impl<T> Reading<T> {
 fn end<T>(shared: &Shared<T>, turn: &mut Option<Reader<T>>, reason: CloseReason) {
     let first = shared.end(reason);
     log::debug!("connection ended: {first}");
-    // What the tap holds may need to be gone before `on_close` runs, or may even hold this socket.
+    // The things that the tap holds may need to be gone before `on_close` runs, or may even hold this socket.
     let on_close = turn.take().and_then(|reader| reader.on_close);
     if let Some(on_close) = on_close
         && catch_unwind(AssertUnwindSafe(|| on_close(&first))).is_err()

@@ -1,4 +1,5 @@
-//! Who reads next: the protocol between a reading thread, those that visit, and those that want one of them to look up.
+//! The turns of reading: the protocol between a reading thread, those that visit, and those that want one of them to
+//! look up.
 //!
 //! There is one reader at a time: whoever holds the turn. The reading thread reads while nobody visits. A visitor says
 //! that it is there, wakes the reading thread from its wait in the kernel, if need be, and takes the turn. The reading
@@ -10,8 +11,8 @@
 //!
 //! # Why no wake is lost
 //!
-//! - A visitor that leaves asks *afterwards* whether somebody waits for the reading thread. Whoever begins to wait
-//!   signs up first and calls [`Turns::recall`] afterwards. Both take the lock of the visits, so one of them comes
+//! - A visitor that leaves asks *afterwards* whether somebody waits for the reading thread. A thread that begins to
+//!   wait signs up first and calls [`Turns::recall`] afterwards. Both take the lock of the visits, so one of them comes
 //!   second and sees what the other did.
 //! - A visitor asks whether it is done after it took the turn, and after every wait in the kernel. A wake that comes
 //!   before the wait stays in the waker and ends the wait at once. If it is the reading thread that swallows it, the
@@ -28,7 +29,7 @@ use crate::primitive::{Mutex, MutexGuard, lock, try_lock};
 /// For how long after a visit the next one is awaited.
 pub const LINGER: Duration = Duration::from_millis(5);
 
-/// What ends a wait in the kernel: the present one, or the next if there is none.
+/// The means to end a wait in the kernel: the present one, or the next if there is none.
 pub trait Wake {
     /// Ends the wait.
     fn wake(&self);
@@ -42,7 +43,7 @@ pub struct Turns<R, W> {
     thread: Unparker,
 }
 
-/// What reads, for whoever has the turn.
+/// The reader, for the thread that has the turn.
 pub type Turn<'a, R> = MutexGuard<'a, Option<R>>;
 
 #[derive(Default)]
@@ -57,7 +58,7 @@ struct Visits {
     sound_asleep: bool,
 }
 
-/// What the reading thread does next.
+/// The next step of the reading thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Reads.
@@ -74,13 +75,13 @@ impl<R, W: Wake> Turns<R, W> {
         Self { turn: Mutex::new(Some(reader)), visits: Mutex::new(Visits::default()), waker, thread }
     }
 
-    /// What ends a wait of whoever reads.
+    /// The waker that ends a wait of the present reader.
     pub fn waker(&self) -> &W {
         &self.waker
     }
 
-    /// What the reading thread does next. `visit_seen` is its memory between two calls: a visit that it finds twice is
-    /// a long one.
+    /// The next step of the reading thread. `visit_seen` is its memory between two calls: a visit that it finds twice
+    /// is a long one.
     pub fn next(&self, visit_seen: &mut Option<u64>, now: Instant) -> Next {
         let mut visits = lock(&self.visits);
         if visits.present {

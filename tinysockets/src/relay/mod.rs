@@ -2,9 +2,9 @@
 //! want to meet; from then on each gets the bytes of the other one, and what these mean is a matter of the two.
 //!
 //! A visit begins with a preamble of [`Role::Relay`], in a run with a key proven by that, and with the token of the
-//! relay. What follows travels as the two ends agree, so the records of the visit end with the reply, see
-//! [`SECURITY_OFF`]. When both are here, each gets one more reply; who is alone for too long is closed. A dead end
-//! closes the other one at once.
+//! relay. The bytes that follow travel as the two ends agree, so the records of the visit end with the reply, see
+//! [`SECURITY_OFF`]. When both are here, each gets one more reply; a visitor that is alone for too long is closed. A
+//! dead end closes the other one at once.
 //!
 //! All visitors are served by two threads: one takes connections and one moves bytes. A rate bounds all of these
 //! together, and for each direction of a pair there is a buffer of a fixed size.
@@ -24,20 +24,20 @@ use crate::{
     preamble::{Preamble, REPLY_BYTES, Reply, Role, SECURITY_NONE, SECURITY_OFF},
 };
 
-/// What a visitor tells the relay.
+/// The statement of a visitor to the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
     /// The run.
     pub run: u128,
-    /// What the relay has to be told to let somebody in.
+    /// The token that the relay has to be told to let somebody in.
     pub token: u64,
-    /// Who visits.
+    /// The visitor.
     pub from: u128,
     /// Whom it wants to meet.
     pub to: u128,
     /// Whether this end begins the connection that the relay carries; the other one must not.
     pub begins: bool,
-    /// What that connection is for, as the one that begins says it.
+    /// The purpose of that connection, as the one that begins says it.
     pub role: Role,
     /// Which incarnation of it.
     pub generation: u64,

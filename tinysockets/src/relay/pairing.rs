@@ -1,10 +1,10 @@
-//! Who waits for whom at a relay: pure.
+//! The visitors that wait for each other at a relay: pure.
 
 use std::{collections::BTreeMap, time::Instant};
 
 use crate::preamble::Preamble;
 
-/// What two visitors have in common that are to meet.
+/// The common name of two visitors that are to meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     /// The one that begins, and the other one.

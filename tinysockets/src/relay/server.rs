@@ -30,12 +30,12 @@ use crate::{
 const BUFFER_BYTES: usize = 64 << 10;
 /// Less than this is not worth a call: who has used up the rate waits until there is so much of it.
 const LEAST_BYTES: usize = 16 << 10;
-/// What the system keeps for each direction of a connection.
+/// Bytes that the system keeps for each direction of a connection.
 const SYSTEM_BUFFER_BYTES: usize = 1 << 20;
 /// Pause after a wait for connections has failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What visitors may take.
+/// Limits of the resources that visitors may take.
 #[derive(Debug, Clone, Copy)]
 pub struct RelayLimits {
     /// For all bytes together, each counted once.
@@ -46,7 +46,7 @@ pub struct RelayLimits {
     pub patience: Duration,
 }
 
-/// What a relay has done, and whom it serves.
+/// The work that a relay has done, and the visitors that it serves.
 #[derive(Debug, Default)]
 pub struct Gauge {
     bytes: AtomicU64,
@@ -61,7 +61,8 @@ impl Gauge {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Who has met and is connected now; of each pair first the one that has begun, once for each connection.
+    /// The visitors that have met and are connected now; of each pair first the one that has begun, once for each
+    /// connection.
     #[must_use]
     pub fn pairs(&self) -> Vec<(u128, u128)> {
         self.pairs.lock().clone()
@@ -146,7 +147,7 @@ impl Relay {
         self.acceptor.local_port(0).unwrap_or(0)
     }
 
-    /// What it does.
+    /// The gauge of its work.
     #[must_use]
     pub fn gauge(&self) -> Arc<Gauge> {
         self.gauge.clone()
@@ -164,7 +165,7 @@ impl Drop for Relay {
     }
 }
 
-/// What cannot be set is left as it is.
+/// An option that cannot be set is left as it is.
 fn prepare(conn: &Conn) {
     if let Err(error) = conn.bound_system_buffers(SYSTEM_BUFFER_BYTES) {
         log::debug!("a connection to the relay is not set up as it should be: {error}");
@@ -194,7 +195,7 @@ impl Drop for Seat {
     }
 }
 
-/// What one end has sent and the other one has not taken yet.
+/// Bytes that one end has sent and the other one has not taken yet.
 #[derive(Debug)]
 struct Buffer {
     bytes: Box<[u8]>,
@@ -206,7 +207,7 @@ impl Buffer {
         Self { bytes: vec![0; BUFFER_BYTES].into(), filled: 0..0 }
     }
 
-    /// Takes at most so many bytes of an end, if it is empty; how many. `None`: that end is dead.
+    /// Takes at most this number of bytes of an end, if it is empty; how many. `None`: that end is dead.
     fn fill(&mut self, from: &Conn, at_most: usize) -> Option<usize> {
         if !self.filled.is_empty() || at_most == 0 {
             return Some(0);
@@ -258,7 +259,7 @@ impl Splice {
         Ok(Self { ends: [one, other], names, buffers: [Buffer::new(), Buffer::new()] })
     }
 
-    /// What to wait for at one of its ends, if anything.
+    /// The event to wait for at one of its ends, if anything.
     fn interest(&self, end: usize, may_read: bool) -> Option<Interest> {
         let reads = may_read && self.buffers[end].filled.is_empty();
         match (reads, !self.buffers[1 - end].filled.is_empty()) {
@@ -331,7 +332,7 @@ impl Work {
         if ready.remove(0) {
             self.waker.clear();
         }
-        // Who waits has nothing to say, so this is its end.
+        // A waiting visitor has nothing to say, so this is its end.
         let mut ready = ready.into_iter();
         self.pairing.retain(Instant::now(), |_| !ready.next().unwrap_or(false));
         Ok(())
@@ -359,7 +360,7 @@ impl Work {
     }
 
     fn move_bytes(&mut self) {
-        // Whoever is first gets what is left of the rate; so the order changes.
+        // The first pair gets the rest of the rate; so the order changes.
         if !self.splices.is_empty() {
             self.splices.rotate_left(1);
         }

@@ -23,7 +23,7 @@ fn seal(sealer: &mut Sealer, bytes: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Everything that comes out of `stream`, received in pieces of at most so many bytes.
+/// Everything that comes out of `stream`, received in pieces of at most this number of bytes.
 fn open(opener: &mut Opener, stream: &[u8], piece: usize) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     open_into(opener, stream, piece, &mut all).map(|()| all)

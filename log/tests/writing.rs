@@ -115,7 +115,7 @@ fn gap() {
     assert_eq!(GATE.lines()[lines.len()..], ["writing afterwards"]);
 }
 
-/// What a logger does wrong is its own affair.
+/// The errors of a logger are its own affair.
 fn mishaps() {
     start(Shared(&GATE));
     pccl_log::info!("panic");

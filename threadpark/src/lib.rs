@@ -1,17 +1,17 @@
 //! Park one thread and wake it from others.
 //!
-//! **What for.** A thread that waits for "something happened" (a frame arrived, a queue got room, a request was
-//! answered) and has its own place to look up what happened. It owns a [`Parker`]; whoever makes something happen
-//! first publishes it, then calls [`Unparker::unpark`]. A wake that comes before the park is kept as a token, so
-//! no wake is lost whatever the interleaving; several wakes before one park are a single token, so the waker never
-//! blocks and nothing is counted. Waking a thread that is not parked costs one atomic swap and no system call.
+//! **Purpose.** A thread that waits for "something happened" (a frame arrived, a queue got room, a request was
+//! answered) and has its own place to look up what happened. It owns a [`Parker`]; whoever makes something happen first
+//! publishes it, then calls [`Unparker::unpark`]. A wake that comes before the park is kept as a token, so no wake is
+//! lost whatever the interleaving; several wakes before one park are a single token, so the waker never blocks and
+//! nothing is counted. Waking a thread that is not parked costs one atomic swap and no system call.
 //!
-//! **What not.** A parker carries no data and no count: after a wake, look at the state that you wait for, and park
-//! again if it is not there yet. It is not a condition variable for many waiters: exactly one thread parks on a
-//! parker. It does not spin before it sleeps; callers who want that know best for how long.
+//! **Limits.** A parker carries no data and no count: after a wake, look at the state that you wait for, and park again
+//! if it is not there yet. It is not a condition variable for many waiters: exactly one thread parks on a parker. It
+//! does not spin before it sleeps; callers who want that know best for how long.
 //!
-//! **What is visible after a wake.** All that happened before an `unpark` is visible after the `park` which consumes
-//! its token; the module [`parker`] says which atomic operations make that so.
+//! **Visibility after a wake.** All that happened before an `unpark` is visible after the `park` which consumes its
+//! token; the module [`parker`] says which atomic operations make that so.
 //!
 //! On 64-bit Linux the sleeping is done by the futex system call; every other target takes the portable
 //! [`Fallback`](futex::Fallback) over a mutex and a condition variable. Only Linux on x86-64 is built and tested.

@@ -98,8 +98,8 @@ fn ping_pong_loses_no_wake<F: Futex>() {
     });
 }
 
-/// Several producers count up and wake; the consumer parks only while it has not seen everything. What a producer
-/// counted before its wake must be seen, although its wake may have merged with another's.
+/// Several producers count up and wake; the consumer parks only while it has not seen everything. The consumer must see
+/// the count of a producer from before its wake, although that wake may have merged with another's.
 fn merged_wakes_lose_nothing<F: Futex>() {
     const PRODUCERS: u64 = 3;
     const EACH: u64 = 5_000;

@@ -74,7 +74,7 @@ fn offset(low: Option<i64>, high: Option<i64>) -> i64 {
     }
 }
 
-/// Who sent or received what, if that happened once: the time.
+/// The packets that somebody sent or received; the time of each that happened once.
 type Once<K> = BTreeMap<K, Option<i64>>;
 
 fn note<K: Ord>(times: &mut Once<K>, key: K, time: i64) {

@@ -14,7 +14,7 @@ pub(super) const BEATS: usize = 64;
 /// Rare events that are kept, as a part of the frequent ones.
 const RARE_PART: usize = 4;
 
-/// Who records, as far as it is known.
+/// The process that records, as far as it is known.
 #[derive(Debug, Clone)]
 struct Who {
     role: Role,
@@ -103,7 +103,7 @@ impl Buffer {
         lanes.dropped += u64::from(oldest.is_some());
     }
 
-    /// What a file that is written now contains.
+    /// The content of a file that is written now.
     pub(super) fn snapshot(&self, why: String) -> File {
         let who = self.who.lock().clone();
         let lanes = self.lanes.lock();

@@ -34,7 +34,7 @@ macro_rules! named {
 pub(super) use named;
 
 named! {
-    /// What happened. `name`, `peer` and so on are the fields of [`Event`].
+    /// The kind of an event. `name`, `peer` and so on are the fields of [`Event`].
     pub enum What {
         /// A packet `name` was sent: to the master, or by the master to `peer`.
         Sent = "sent",
@@ -105,7 +105,7 @@ named! {
     }
 }
 
-/// What an event belongs to.
+/// The attempt, request or other thing that an event belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// An attempt of a collective.
@@ -155,7 +155,7 @@ pub(super) enum Lane {
 /// One event. Which fields are set depends on [`What`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub what: What,
     /// Name of a packet, a call, or a result.
     pub name: Option<Cow<'static, str>>,
@@ -163,7 +163,7 @@ pub struct Event {
     pub peer: Option<PeerId>,
     /// A second peer.
     pub other: Option<PeerId>,
-    /// What it belongs to.
+    /// The subject that it belongs to.
     pub subject: Option<Subject>,
     /// First cause, of a verdict.
     pub cause: Option<Cause>,

@@ -9,7 +9,7 @@ use crate::{
 use pccl_protocol::RunId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What to explain.
+/// The extent of an explanation.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Show every event of the time line, not only the most telling ones.

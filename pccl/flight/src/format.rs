@@ -22,7 +22,7 @@ const EVENTS: &str = "events";
 const END: &str = "end";
 
 named! {
-    /// Who wrote a file.
+    /// The role of the writer of a file.
     pub enum Role {
         /// A peer.
         Peer = "peer",
@@ -31,7 +31,7 @@ named! {
     }
 }
 
-/// Who wrote a file, and why.
+/// The writer of a file, and why it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Peer or master.
@@ -42,7 +42,7 @@ pub struct Header {
     pub peer: Option<PeerId>,
     /// Its group.
     pub group: GroupId,
-    /// What the peer is called; empty for a master.
+    /// The name of the peer; empty for a master.
     pub name: Name,
     /// Name of the machine.
     pub host: String,
@@ -63,7 +63,7 @@ pub struct Header {
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Who, and why.
+    /// The writer, and why it was written.
     pub header: Header,
     /// In the order of their sequence numbers.
     pub entries: Vec<Entry>,

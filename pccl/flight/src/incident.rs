@@ -21,7 +21,7 @@ pub(super) enum Party {
 pub(super) struct Failure {
     /// Its place in the story.
     pub(super) at: usize,
-    /// Who it names.
+    /// The parties that it names.
     pub(super) culprits: BTreeSet<Party>,
     /// It names a cause, not only a sign of one.
     pub(super) judged: bool,

@@ -1,4 +1,5 @@
-//! What a packet belongs to. A packet that a peer and the master both recorded is recognised by it, if it is unique.
+//! The subjects of packets. A packet that a peer and the master both recorded is recognised by its subject, if it is
+//! unique.
 
 use crate::Subject;
 use pccl_protocol::{C2m, M2c, VoteRef};
@@ -10,7 +11,7 @@ fn voted_for(vote: &VoteRef) -> Subject {
     }
 }
 
-/// What a packet to the master belongs to.
+/// The subject that a packet to the master belongs to.
 pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
     Some(match packet {
         C2m::Beat(beat) => Subject::Beat(beat.sequence),
@@ -33,7 +34,7 @@ pub fn subject_to_master(packet: &C2m) -> Option<Subject> {
     })
 }
 
-/// What a packet to a peer belongs to.
+/// The subject that a packet to a peer belongs to.
 pub fn subject_to_peer(packet: &M2c) -> Option<Subject> {
     Some(match packet {
         M2c::GroupPlan(plan) => Subject::Epoch(plan.epoch),

@@ -68,15 +68,15 @@ impl Recorder {
         }
     }
 
-    /// Waits until the files of all failures so far are written, for `timeout` at most; not at all if so many have been
-    /// written lately that the next one has to wait.
+    /// Waits until the files of all failures so far are written, for `timeout` at most; not at all if there were enough
+    /// of them lately that the next one has to wait.
     pub fn flush(&self, timeout: Duration) {
         if let Some(writer) = &self.writer {
             writer.flush(timeout);
         }
     }
 
-    /// What a file that is written now contains.
+    /// The content of a file that is written now.
     pub fn snapshot(&self, why: impl Into<String>) -> File {
         self.buffer.snapshot(why.into())
     }
@@ -84,7 +84,7 @@ impl Recorder {
     /// Writes a file into `directory` now, on this thread, whatever the settings say. Returns its path.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn dump(&self, directory: &Path, why: impl Into<String>) -> io::Result<PathBuf> {
         let file = self.snapshot(why);
         store::write(directory, &store::dump_name(&file.header), &file.to_text())

@@ -55,7 +55,7 @@ fn section(out: &mut String, title: &str) {
 }
 
 fn line(out: &mut String, text: &str) {
-    // What a file says must not break the layout or move the reader's cursor.
+    // The text of a file must not break the layout or move the reader's cursor.
     out.extend(text.chars().map(|c| if is_hidden(c) { ' ' } else { c }));
     out.push('\n');
 }
@@ -128,7 +128,7 @@ fn sufferers(out: &mut String, story: &Story, incident: &Incident) {
     }
 }
 
-/// What each peer did before the first sign; culprits first.
+/// The last events of each peer before the first sign; culprits first.
 fn last_seen(out: &mut String, story: &Story, incident: &Incident) {
     section(out, "What each did last before the first sign");
     let mut peers: BTreeSet<PeerId> = story.tellers.iter().flat_map(|teller| teller.identities()).collect();

@@ -1,4 +1,4 @@
-//! What the files of many tell of one run, put together: who told what, and when.
+//! The story of one run from the files of many, put together: who told what, and when.
 
 use crate::{Entry, Header, Role, What};
 use pccl_protocol::{Named, PeerId, RunId};
@@ -42,7 +42,7 @@ impl Teller {
         self.entries.iter().filter_map(registered).chain(self.header.peer).collect()
     }
 
-    /// Who it is, in words.
+    /// Its name, in words.
     pub(super) fn label(&self) -> String {
         match (self.header.role, self.header.peer) {
             (Role::Master, _) => format!("master ({})", self.header.host),
@@ -80,7 +80,7 @@ pub(super) struct Story {
     pub(super) order: Vec<(i64, usize, usize)>,
     /// Hosts of the peers as far as they are known.
     pub(super) hosts: BTreeMap<PeerId, String>,
-    /// What the reader should know about clocks and files.
+    /// Notes on clocks and files for the reader.
     pub(super) notes: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use crate::{
 use tinysockets::{key::SecretKey, wire::ListItem};
 
 packets! {
-    /// What a peer tells the master.
+    /// Packets from a peer to the master.
     pub enum C2m {
         /// First packet of a connection: ask to be let into the run.
         Register(Register) = 1,
@@ -39,7 +39,7 @@ packets! {
         StatusRequest(RequestId) = 13,
         /// Vote to measure the edges and to plan the rings.
         VoteOptimize(RequestId) = 14,
-        /// What was measured in a round of probes.
+        /// The measurements of a round of probes.
         ProbeReport(ProbeReport) = 15,
         /// The caller gives up what it waits for, for all.
         GiveUp(GiveUp) = 17,
@@ -64,7 +64,7 @@ packets! {
         Received(Received) = 41,
         /// First packet of a connection: this process stands by for the master.
         StandBy(StandBy) = 42,
-        /// What of its feed a standby has.
+        /// The part of its feed that a standby has.
         Appended(Appended) = 43,
         /// Which list of complete copies this peer knows.
         CopiesKnown(CopiesKnown) = 44,
@@ -103,9 +103,9 @@ wire_struct! {
         pub state_port: u16,
         /// Connections per ring edge that the caller asked for; 0 leaves it to the master.
         pub pool_connections: u16,
-        /// What it is called, for people.
+        /// Its name, for people.
         pub name: Name,
-        /// What this process was before, if it was in a run before.
+        /// The previous identity of this process, if it was in a run before.
         pub previous: Option<PreviousIdentity>,
         /// Its group is formed by [`C2m::FormGroup`]; nobody lets it in, and it lets nobody in.
         pub formed: bool,
@@ -115,13 +115,13 @@ wire_struct! {
         pub resume: Option<ResumeOffer>,
         /// Whether nobody can dial it, as its program says; `None`: whether the master can decides.
         pub outbound_only: Option<bool>,
-        /// What its site is called, if its program says so; empty: sites are found by what is measured.
+        /// The name of its site, if its program gives one; empty: sites are found by what is measured.
         pub site: Name,
     }
 }
 
 wire_struct! {
-    /// What a reconnecting process was before.
+    /// The previous identity of a reconnecting process.
     pub struct PreviousIdentity {
         /// The run it was in.
         pub run: RunId,
@@ -150,9 +150,9 @@ wire_struct! {
         pub moved_bytes: u64,
         /// Edges from this peer on which bytes wait that do not move.
         pub stalled: Vec<StalledEdge>,
-        /// What has been sent on each edge from this peer on which everything has been acknowledged.
+        /// Bytes that have been sent on each edge from this peer on which everything has been acknowledged.
         pub sent: Vec<EdgeBytes>,
-        /// What has been received on each edge to this peer.
+        /// Bytes that have been received on each edge to this peer.
         pub received: Vec<EdgeBytes>,
         /// Edges to this peer that have delivered what it has not taken: it is at work on what came before.
         pub busy: Vec<BusyEdge>,
@@ -177,8 +177,8 @@ impl ListItem for BusyEdge {
 }
 
 wire_struct! {
-    /// What one end of an edge has counted. Both ends count the same bytes, so what is missing has been lost on the
-    /// way, or still is on it.
+    /// The bytes that one end of an edge has counted. Both ends count the same bytes, so missing bytes have been lost
+    /// on the way, or still are on it.
     #[derive(Copy)]
     pub struct EdgeBytes {
         /// The other end.
@@ -255,7 +255,7 @@ wire_struct! {
     pub struct Initiate {
         /// Identity of the attempt.
         pub op: OpId,
-        /// What is to be done.
+        /// The collective that is to be done.
         pub descriptor: Descriptor,
     }
 }

@@ -4,7 +4,7 @@ use crate::CollectiveKind;
 use std::fmt;
 use tinysockets::wire::{Decode, Encode, Reader, WireError};
 
-/// What the caller's thread is doing.
+/// The present call of the caller's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum CallKind {

@@ -1,15 +1,15 @@
-//! What a collective is: its descriptor, its algorithm, its result.
+//! The parts of a collective: its descriptor, its algorithm, its result.
 
 use crate::{Collective, CollectiveKind, Nothing, OpId, PartDescriptor, Paths, Verdict, limits};
 use std::fmt;
 use tinysockets::wire::{Decode, Encode, Reader, WireError};
 
-/// What travels with a vote to begin a collective. All votes of one attempt must be equal, but for what the voter says
-/// of itself: whether its contribution [is finite](Finite), whether it knew the ring, and whether it named a peer by
-/// its rank.
+/// The descriptor that travels with a vote to begin a collective. All votes of one attempt must be equal, but for what
+/// the voter says of itself: whether its contribution [is finite](Finite), whether it knew the ring, and whether it
+/// named a peer by its rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
-    /// What is done.
+    /// The collective that is done.
     pub collective: Collective,
     /// The tensors, in the caller's order. Of a collective that reduces nothing the reduction is `Sum`.
     pub parts: Vec<PartDescriptor>,
@@ -106,7 +106,7 @@ impl Descriptor {
             _ => return self.algorithm_of_others(ranks, paths),
         }
         let can_be_pairwise = self.can_be_pairwise(ranks);
-        // What cannot be cut has its owner by rank, whatever the shares.
+        // A tensor that cannot be cut has its owner by rank, whatever the shares.
         let has_owners = !paths.partial || self.parts.iter().all(|part| part.quantisation.is_none());
         let pairwise = if paths.mesh && has_owners { Algorithm::Pairwise } else { Algorithm::Ring };
         let can_cross = can_be_pairwise && paths.mesh && paths.sites && !paths.partial;
@@ -195,8 +195,8 @@ impl Descriptor {
 }
 
 wire_union! {
-    /// What a voter says of the values that it contributes. Nobody else looks at them: who has the key of the run is
-    /// trusted for its values.
+    /// The statement of a voter about the values that it contributes. Nobody else looks at them: a peer with the key of
+    /// the run is trusted for its values.
     #[derive(Copy)]
     pub enum Finite {
         /// They may be anything, and nobody has looked.
@@ -220,8 +220,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// What a segment is a part of. A segment is an operation like any other; this is in its descriptor so that votes
-    /// for different segments, and for tensors that are cut in different ways, do not match.
+    /// The cut that a segment is a part of. A segment is an operation like any other; this is in its descriptor so that
+    /// votes for different segments, and for tensors that are cut in different ways, do not match.
     #[derive(Copy)]
     pub struct Cut {
         /// Number of the segment, from 1. 0 is an operation without elements, before the segments of a tensor that has
@@ -299,7 +299,7 @@ impl Algorithm {
 wire_struct! {
     /// A fault that a peer met in a collective.
     pub struct OpFault {
-        /// What went wrong.
+        /// The kind of the fault.
         pub kind: OpFaultKind,
         /// The other end of the edge, if an edge is at fault.
         pub peer: Option<crate::PeerId>,

@@ -1,4 +1,4 @@
-//! What a machine that is about to take part asks the master about itself, without joining.
+//! Questions about itself that a machine which is about to take part asks the master, without joining.
 
 use crate::{
     Address, GroupId, Host, Hosts, Name, PeerId, ReachTarget, RequestId, RunId, Unreached, WireMode, limits,
@@ -61,11 +61,11 @@ wire_struct! {
 wire_struct! {
     /// A peer of the run, for whoever asks from outside.
     pub struct ExaminedPeer {
-        /// Who it is, and where the one who asks reaches it.
+        /// Its identity, and where the one who asks reaches it.
         pub target: ReachTarget,
         /// Its group.
         pub group: GroupId,
-        /// What it is called.
+        /// Its name.
         pub name: Name,
     }
 }
@@ -97,7 +97,7 @@ wire_struct! {
         pub require_reachable: bool,
         /// Ports that the master did not reach.
         pub unreached: Vec<Unreached>,
-        /// Who is in the run.
+        /// The peers that are in the run.
         pub peers: Vec<ExaminedPeer>,
         /// As many bytes as came.
         pub padding: Padding,

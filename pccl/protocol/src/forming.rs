@@ -9,7 +9,7 @@ wire_union! {
     pub enum MemberRef {
         /// One connected life of a communicator.
         Peer(PeerId) = 1,
-        /// Whoever is called so when the group is formed.
+        /// The peer that has this name when the group is formed.
         Name(Name) = 2,
     }
 }

@@ -82,8 +82,8 @@ impl Hosts {
         self.host.as_str()
     }
 
-    /// To be dialed at this port. What the master sees in a private network, or on one machine, goes first: that is the
-    /// network of the run.
+    /// To be dialed at this port. An address that the master sees in a private network, or on one machine, goes first:
+    /// that is the network of the run.
     #[must_use]
     pub fn at(&self, port: u16) -> Place {
         let seen = self.as_str().parse::<IpAddr>().ok();

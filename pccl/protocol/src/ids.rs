@@ -152,7 +152,7 @@ impl Decode for Pair {
 
 serialized_as_wire!(Pair);
 
-/// What tells the operations of a group apart that are in flight at the same time: the number that the caller gives,
+/// The tag tells the operations of a group apart that are in flight at the same time: the number that the caller gives,
 /// of an operation between two members who they are, and which of the segments of one call that are in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag {
@@ -202,7 +202,7 @@ impl Decode for Tag {
             pair: Decode::decode(reader)?,
             track: Decode::decode(reader)?,
         };
-        // What goes between two is never cut.
+        // An operation between two members is never cut.
         let tracks = if tag.pair.is_some() { 1 } else { limits::TRACKS };
         if tag.track >= tracks {
             return Err(WireError::BadValue { what: "track of a tag", value: tag.track.into() });
@@ -317,9 +317,9 @@ text!(
     Host, limits::MAX_HOST_BYTES, "host", '_' for is_foreign_to_hosts
 );
 text!(
-    /// What a peer calls itself: at most [`limits::MAX_NAME_BYTES`] bytes of letters, digits and `-_.:@/+=~`, so that
-    /// it can stand in a line of a log or a table. A packet with anything else in a name is malformed. Empty for a peer
-    /// that is not known any more.
+    /// The name that a peer gives itself: at most [`limits::MAX_NAME_BYTES`] bytes of letters, digits and `-_.:@/+=~`,
+    /// so that it can stand in a line of a log or a table. A packet with anything else in a name is malformed. Empty
+    /// for a peer that is not known any more.
     Name, limits::MAX_NAME_BYTES, "name", '_' for is_foreign_to_names
 );
 text!(

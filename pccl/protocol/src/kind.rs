@@ -49,7 +49,7 @@ impl CollectiveKind {
 }
 
 wire_union! {
-    /// What a collective does: its kind with the arguments that are beside the tensors. Peers are named by their
+    /// The task of a collective: its kind with the arguments that are beside the tensors. Peers are named by their
     /// identity, since ranks may change between the call and its beginning.
     pub enum Collective {
         /// Everybody gets the reduction of what all give.
@@ -99,7 +99,7 @@ wire_struct! {
     /// An attempt, and what kind of collective it is of.
     #[derive(Copy, PartialOrd, Ord)]
     pub struct CollectiveId {
-        /// What is done.
+        /// The kind of the collective.
         pub kind: CollectiveKind,
         /// Identity of the attempt.
         pub op: OpId,
@@ -117,7 +117,7 @@ impl fmt::Display for CollectiveId {
 pub struct Misfit {
     /// Peers that it names and that are no members.
     pub missing: Vec<PeerId>,
-    /// What does not fit, in words.
+    /// The misfit, in words.
     pub text: String,
 }
 

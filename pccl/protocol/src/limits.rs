@@ -77,8 +77,8 @@ pub const MAX_FORMING_PACKET_BYTES: usize = 128 << 10;
 /// Packets up to this are taken from everybody at any time; all larger ones together share
 /// [`MAX_LARGE_PACKETS_BYTES`].
 pub const MAX_SMALL_PACKET_BYTES: usize = 64 << 10;
-/// Memory of a master for packets above [`MAX_SMALL_PACKET_BYTES`] that are arriving, in bytes. Whoever sends another
-/// one is not read until there is room.
+/// Memory of a master for packets above [`MAX_SMALL_PACKET_BYTES`] that are arriving, in bytes. A client that sends
+/// another one is not read until there is room.
 pub const MAX_LARGE_PACKETS_BYTES: usize = 64 << 20;
 /// Most edges in one answer about rates.
 pub const MAX_RATES: usize = 400_000;
@@ -86,7 +86,7 @@ pub const MAX_RATES: usize = 400_000;
 pub const MAX_STATUS_WAITS: usize = 256;
 /// How often a client that has not registered may ask for the status; then it is dropped.
 pub const MAX_STRANGER_REQUESTS: u32 = 8;
-/// Peers to which a machine that is examined measures the rate; for so many it gets tickets in a run with a key.
+/// Peers to which a machine that is examined measures the rate; for this number it gets tickets in a run with a key.
 pub const MAX_VISITED: usize = 16;
 /// Most bytes that a visit, the measurement of a rate from outside of a run, sends to a peer.
 pub const MAX_VISIT_BYTES: u64 = 256 << 20;
@@ -98,11 +98,11 @@ pub const MAX_CLIENT_QUEUE_BYTES: usize = 16 << 20;
 pub const MAX_WAITING_QUEUE_BYTES: usize = 1 << 20;
 /// Bytes queued towards all clients together; beyond that the one with the longest queue is dropped as a slow reader.
 pub const MAX_QUEUES_BYTES: usize = 96 << 20;
-/// A client for which bytes wait has to take so many of them, or all, in each [`READER_WINDOW_MS`].
+/// A client for which bytes wait has to take this number of them, or all, in each [`READER_WINDOW_MS`].
 pub const MIN_READ_BYTES: usize = 16 << 10;
 /// See [`MIN_READ_BYTES`], in milliseconds.
 pub const READER_WINDOW_MS: u64 = 15_000;
-/// What the system may keep for each direction of a control connection, in bytes.
+/// Bytes that the system may keep for each direction of a control connection.
 pub const CONTROL_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes that a master reads from one connection in one turn; then it is the next one's turn.
 pub const TURN_BYTES: usize = 64 << 10;

@@ -9,7 +9,7 @@ use crate::{
 use tinysockets::key::SecretKey;
 
 packets! {
-    /// What the master tells a peer.
+    /// Packets from the master to a peer.
     pub enum M2c {
         /// Registration succeeded; the peer now waits for admission.
         Registered(Registered) = 1,
@@ -35,7 +35,7 @@ packets! {
         Commence(Commence) = 11,
         /// How an attempt of a collective ended.
         Outcome(OpOutcome) = 12,
-        /// What to do in a sync.
+        /// The task of the peer in a sync.
         SyncPlan(SyncPlanFor) = 13,
         /// How a sync ended.
         SyncOutcome(SyncOutcomeFor) = 14,
@@ -51,22 +51,22 @@ packets! {
         ProbePlan(ProbePlan) = 19,
         /// Answer to a vote for an optimisation.
         OptimizeDone(OptimizeDone) = 20,
-        /// What was measured of the edges of a group.
+        /// The measurements of the edges of a group.
         Rates(Rates) = 21,
         /// Find out who can be reached.
         ReachPlan(ReachPlan) = 22,
-        /// What whoever runs this peer has to know and put right, in words.
+        /// A fault that the operator of this peer has to know and put right, in words.
         Warning(Text) = 23,
         /// A group was formed.
         GroupFormed(GroupFormed) = 24,
         /// A group was not formed.
         FormFailed(FormFailed) = 25,
-        /// What a newcomer can fetch ahead, and from which members: all tensors of what its group committed last. A
-        /// newer one replaces it.
+        /// The tensors that a newcomer can fetch ahead, and from which members: all tensors of what its group committed
+        /// last. A newer one replaces it.
         StateAhead(SyncPlan) = 26,
         /// The secrets for tickets in a run with a key.
         Keys(Keys) = 27,
-        /// What this peer needs to connect to others, in a run with a key.
+        /// The tickets that this peer needs to connect to others, in a run with a key.
         Tickets(Tickets) = 28,
         /// Dial a peer that has asked for it.
         Call(Call) = 33,
@@ -131,7 +131,7 @@ wire_struct! {
     pub struct RelayOffer {
         /// Its port.
         pub port: u16,
-        /// What visitors have to tell it.
+        /// The token that visitors have to tell it.
         pub token: u64,
     }
 }
@@ -155,7 +155,7 @@ wire_struct! {
         pub have: u32,
         /// Peers wanted.
         pub want: u32,
-        /// Who or what is missing, in words.
+        /// The missing peers or things, in words.
         pub missing: Text,
     }
 }

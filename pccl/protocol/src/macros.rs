@@ -1,6 +1,6 @@
 //! Declarations of structs, codes and packet sets together with their encodings.
 
-/// What is kept in a file is kept in the form that it has on the wire: serde sees its bytes.
+/// A value that is kept in a file is kept in the form that it has on the wire: serde sees its bytes.
 macro_rules! serialized_as_wire {
     ($($name:ty),* $(,)?) => { $(
         impl serde::Serialize for $name {

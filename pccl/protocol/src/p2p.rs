@@ -19,7 +19,7 @@ wire_struct! {
         pub sync: SyncId,
         /// The tensor.
         pub key: Key,
-        /// What of it.
+        /// The part of it.
         pub part: StatePart,
     }
 }

@@ -40,7 +40,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// What a probe has measured.
+    /// The rate that a probe has measured.
     #[derive(Copy)]
     pub struct ProbeRate {
         /// Bytes that arrived, in kbit/s.
@@ -63,13 +63,13 @@ wire_union! {
 }
 
 wire_struct! {
-    /// What a peer was told to measure, measured.
+    /// The result of a measurement that a peer was told to make.
     pub struct ProbeReport {
         /// The round.
         pub round: ProbeRound,
         /// The receiving end.
         pub to: PeerId,
-        /// What came out.
+        /// The result.
         pub result: ProbeResult,
     }
 }
@@ -99,7 +99,7 @@ wire_struct! {
     pub struct RatedPeer {
         /// The peer.
         pub peer: PeerId,
-        /// What it is called.
+        /// Its name.
         pub name: Name,
     }
 }
@@ -110,7 +110,7 @@ impl ListItem for RatedPeer {
 }
 
 wire_struct! {
-    /// What was measured last of the edge between two of the members of a group.
+    /// The last measurement of the edge between two of the members of a group.
     #[derive(Copy)]
     pub struct MeasuredEdge {
         /// Place of the sending end among the members.
@@ -130,7 +130,7 @@ impl ListItem for MeasuredEdge {
 }
 
 wire_struct! {
-    /// What was measured of the edges of a group.
+    /// The measurements of the edges of a group.
     pub struct Rates {
         /// The question.
         pub request: RequestId,

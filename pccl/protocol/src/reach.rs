@@ -1,4 +1,4 @@
-//! Who reaches whom: the question of the master, and the answer of a peer.
+//! The peers that reach each other: the question of the master, and the answer of a peer.
 
 use crate::{GroupEpoch, Hosts, PeerId, Text, limits};
 use tinysockets::wire::ListItem;
@@ -29,7 +29,7 @@ wire_struct! {
         pub check: u64,
         /// Longest time for one of them, in milliseconds.
         pub limit_ms: u32,
-        /// Who is to be reached.
+        /// The peers that are to be reached.
         pub targets: Vec<ReachTarget>,
     }
 }
@@ -37,7 +37,7 @@ wire_struct! {
 wire_struct! {
     /// A port that was not reached.
     pub struct Unreached {
-        /// Whose it is.
+        /// The owner of the port.
         pub peer: PeerId,
         /// It is that of the shared-state listener, not that of the data listener.
         pub is_state: bool,

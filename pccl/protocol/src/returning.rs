@@ -25,8 +25,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// The connection takes the place of the one before. What the sender had not received comes behind it, and the
-    /// receiver sends the same.
+    /// The connection takes the place of the one before. The packets that the sender had not received come behind it,
+    /// and the receiver sends the same.
     #[derive(Copy)]
     pub struct Returned {
         /// Numbered packets of the peer that have come.

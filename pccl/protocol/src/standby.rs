@@ -1,8 +1,8 @@
 //! Masters that stand by for the one that acts, and what a peer has promised to whom.
 //!
 //! Each copy of what a master knows has an identity. The leader tells its peers which copies are complete, and a
-//! peer helps only one of those to take over, by a promise. Who has the promises of more than half of the members acts
-//! in the term that they were given for.
+//! peer helps only one of those to take over, by a promise. A master with the promises of more than half of the members
+//! acts in the term that they were given for.
 
 use crate::{CopyId, Hosts, RunId, Term, Text, limits};
 use std::fmt;
@@ -50,7 +50,7 @@ impl Decode for Append {
 }
 
 wire_struct! {
-    /// What of its feed a standby has.
+    /// The part of its feed that a standby has.
     #[derive(Copy)]
     pub struct Appended {
         /// All turns of the master up to this one.
@@ -102,7 +102,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// What a master that stands by knows of a run.
+    /// The knowledge of a run that a standby has.
     #[derive(Copy, Default)]
     pub struct RunKnown {
         /// The run; 0: none.
@@ -126,7 +126,7 @@ wire_struct! {
         pub gives_back: Vec<Claim>,
         /// Drawn by the process when it starts: a master that asks itself notices.
         pub process: CopyId,
-        /// What it knows.
+        /// Its knowledge of the run.
         pub knows: RunKnown,
         /// It is about to act: it has asked for promises, or does without and looks for others first.
         pub acts_soon: bool,
@@ -163,11 +163,11 @@ wire_struct! {
 
 /// To whom a peer belongs, and whom it would help to take over. It decides alone by what it was told.
 ///
-/// A promise says that it obeys nobody of an older term from then on. Who got it does not act by promises alone: what
-/// follows from that leaves only when half of the members know its first list ([`told`](Allegiance::told)). So a peer
-/// that does not know the list may promise itself to another one in a newer term, and then does not take the list of
-/// the one before: half of the members, and more than half of them, have one in common. (The two rounds are those of
-/// Lamport, "The Part-Time Parliament", 1998.)
+/// A promise says that it obeys nobody of an older term from then on. A master that got it does not act by promises
+/// alone: the packets that follow from its acts leave only when half of the members know its first list
+/// ([`told`](Allegiance::told)). So a peer that does not know the list may promise itself to another one in a newer
+/// term, and then does not take the list of the one before: half of the members, and more than half of them, have one
+/// in common. (The two rounds are those of Lamport, "The Part-Time Parliament", 1998.)
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allegiance {
     term: Term,
@@ -220,8 +220,8 @@ impl Allegiance {
         term > newest || term == newest && (acting == obeyed || obeyed == CopyId::default())
     }
 
-    /// Somebody acts in this term: whether this peer obeys it. Who acts has been helped by more than half of all, so
-    /// nobody of an older term acts.
+    /// Somebody acts in this term: whether this peer obeys it. A master that acts has been helped by more than half of
+    /// all, so nobody of an older term acts.
     pub fn obeys(&mut self, term: Term, acting: CopyId) -> bool {
         if !self.may_obey(term, acting) {
             return false;
@@ -332,7 +332,7 @@ mod tests {
         assert!(!confirmed.is_bound() && confirmed.promise(claim(3, 9)).is_err());
         peer.promise(claim(3, 9)).expect("nobody is known to act");
         assert!(peer.told(&copies(2, 0, 8, &[])).is_none() && !peer.obeys(Term(2), CopyId(8)));
-        // What the one gives back does not set it free from the other one.
+        // A claim that the one gives back does not set it free from the other one.
         let mut first = peer.clone();
         first.given_back(claim(3, 9));
         assert_eq!(first.term(), Term(2));

@@ -147,7 +147,7 @@ impl ListItem for StateSource {
 }
 
 wire_struct! {
-    /// What a peer has to do in a sync after the election.
+    /// The task of a peer in a sync after the election.
     pub struct SyncPlan {
         /// Number of this sync; requests to sources carry it.
         pub sync: SyncId,
@@ -210,7 +210,7 @@ wire_struct! {
     pub struct SourceFailure {
         /// The source.
         pub peer: PeerId,
-        /// What it did.
+        /// The fault of the source.
         pub fault: SourceFault,
         /// Host, port and error in words.
         pub text: Text,
@@ -259,9 +259,9 @@ impl std::fmt::Display for FetchProgress {
 }
 
 wire_union! {
-    /// What a peer reports when its part of a sync has ended.
+    /// The report of a peer when its part of a sync has ended.
     pub enum SyncReport {
-        /// Everything that differed is here and verified. What it replaced is kept until the outcome.
+        /// Everything that differed is here and verified. The replaced content is kept until the outcome.
         Ready(Nothing) = 0,
         /// No source gave what was needed.
         Failed(Text) = 1,

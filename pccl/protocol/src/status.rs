@@ -27,7 +27,7 @@ wire_struct! {
         pub peer: PeerId,
         /// The address under which the master sees it.
         pub host: Host,
-        /// What it is called.
+        /// Its name.
         pub name: Name,
         /// Port of its data listener.
         pub p2p_port: u16,
@@ -90,7 +90,7 @@ wire_struct! {
     pub struct StatusWait {
         /// Since when, in milliseconds.
         pub since_ms: u64,
-        /// What waits, and for whom.
+        /// The waiting things, and for whom they wait.
         pub text: Text,
     }
 }
@@ -117,7 +117,7 @@ impl ListItem for RelayedPair {
 }
 
 wire_struct! {
-    /// What the relay of the master does.
+    /// The work of the relay of the master.
     pub struct StatusRelay {
         /// Its port.
         pub port: u16,
@@ -125,13 +125,13 @@ wire_struct! {
         pub mbit_per_s: u32,
         /// Bytes that were relayed so far.
         pub bytes: u64,
-        /// Who is connected through it, once for each connection.
+        /// The pairs that are connected through it, once for each connection.
         pub pairs: Vec<RelayedPair>,
     }
 }
 
 wire_code! {
-    /// What becomes of the journal of a master that is to keep one.
+    /// The stage of the journal of a master that is to keep one.
     #[non_exhaustive]
     pub enum JournalStage {
         /// Another process could go on from it.
@@ -146,7 +146,7 @@ wire_code! {
 wire_struct! {
     /// The journal of the master.
     pub struct StatusJournal {
-        /// What becomes of it.
+        /// The stage that it is in.
         pub stage: JournalStage,
         /// Since when it is given up, in milliseconds; 0 if it is not.
         pub since_ms: u64,
@@ -156,7 +156,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Who leads the run.
+    /// The leader of the run.
     pub struct StatusLead {
         /// The term of the master that acts, as far as is known.
         pub term: Term,
@@ -165,7 +165,7 @@ wire_struct! {
         pub acts: bool,
         /// Those who stand by and know all that it knows.
         pub standbys: Vec<Standby>,
-        /// What it waits for, if anything.
+        /// The event that it waits for, if any.
         pub text: Option<Text>,
         /// The journal of the master that answers, if it is to keep one.
         pub journal: Option<StatusJournal>,
@@ -193,11 +193,11 @@ wire_struct! {
         pub groups: Vec<StatusGroup>,
         /// Registered peers, in the order of their registration.
         pub peers: Vec<StatusPeer>,
-        /// What waits, longest first; at most [`limits::MAX_STATUS_WAITS`] entries.
+        /// Waits, longest first; at most [`limits::MAX_STATUS_WAITS`] entries.
         pub waits: Vec<StatusWait>,
         /// Through which peers meet that nobody can dial, if the master has a relay.
         pub relay: Option<StatusRelay>,
-        /// Who leads it.
+        /// The leader of the run, with its standbys.
         pub lead: StatusLead,
     }
 }

@@ -1,10 +1,11 @@
-//! What a peer of a run with a key needs to connect to others, and to know those whom the master has let connect to it.
+//! Tickets: a peer of a run with a key needs them to connect to others, and to know those whom the master has let
+//! connect to it.
 
 use crate::{GroupEpoch, Hosts, PeerId, limits};
 use tinysockets::{key::SecretKey, preamble::Role, wire::ListItem};
 
 wire_code! {
-    /// What a ticket is for. Numbers as those of the roles.
+    /// The purpose of a ticket. Numbers as those of the roles.
     pub enum TicketRole {
         /// Frames of collective operations.
         Data = 2 => "data",
@@ -39,16 +40,16 @@ wire_struct! {
     /// Lets the receiver connect to another peer. The secret is that of a [ticket](tinysockets::ticket) for a preamble
     /// with all of these.
     pub struct Ticket {
-        /// Who is called.
+        /// The peer that is called.
         pub to: PeerId,
-        /// What for.
+        /// Its purpose.
         pub role: TicketRole,
         /// The epoch of the group in which the receiver is, 0 before it is in any.
         pub epoch: GroupEpoch,
         /// The generation of an edge; for state and probes, until when the ticket is good, in milliseconds of the
         /// master's life.
         pub generation: u64,
-        /// What both ends prove that they have.
+        /// The secret that both ends prove that they have.
         pub secret: SecretKey,
     }
 }
@@ -58,9 +59,9 @@ wire_struct! {
     /// to make, since it cannot be dialed. The master hands it on as a [`Call`].
     #[derive(Copy)]
     pub struct CallMe {
-        /// Who is to dial.
+        /// The peer that is to dial.
         pub peer: PeerId,
-        /// What for: [`TicketRole::StateBack`] or [`TicketRole::ProbeBack`].
+        /// The purpose: [`TicketRole::StateBack`] or [`TicketRole::ProbeBack`].
         pub role: TicketRole,
         /// Which of several connections.
         pub index: u16,
@@ -78,7 +79,7 @@ wire_struct! {
         pub hosts: Hosts,
         /// Port of its listener for this role.
         pub port: u16,
-        /// What for.
+        /// The purpose.
         pub role: TicketRole,
         /// As in the [`CallMe`].
         pub index: u16,

@@ -96,7 +96,7 @@ wire_struct! {
         pub peer: PeerId,
         /// The address under which the master saw it.
         pub host: Host,
-        /// What it is called.
+        /// Its name.
         pub name: Name,
     }
 }
@@ -117,11 +117,11 @@ wire_struct! {
     pub struct Verdict {
         /// First cause.
         pub cause: Cause,
-        /// Who caused it; for an edge its sending and its receiving end, for a mismatch the two that differ, for a
-        /// limit that passed those for whom the caller waited (who gave up stands in the details), or the caller if
-        /// it waited for nobody.
+        /// The peers that caused it; for an edge its sending and its receiving end, for a mismatch the two that differ,
+        /// for a limit that passed those for whom the caller waited (who gave up stands in the details), or the caller
+        /// if it waited for nobody.
         pub culprits: Vec<Culprit>,
-        /// What failed.
+        /// The operation that failed.
         pub operation: Operation,
         /// Where it was.
         pub phase: Phase,

@@ -1,4 +1,4 @@
-//! Who is in the run, and the plan of a group.
+//! The members of the run, and the plan of a group.
 
 use crate::{GroupEpoch, GroupId, Hosts, LinkGeneration, PeerId, WorldEpoch, limits};
 use tinysockets::wire::ListItem;
@@ -39,8 +39,8 @@ wire_struct! {
         pub p2p_port: u16,
         /// Port of its shared-state listener.
         pub state_port: u16,
-        /// What this member owns of a tensor in [pairwise exchange](crate::Algorithm::Pairwise), in relation to the
-        /// others; 0 for all members: equal chunks.
+        /// The share of a tensor that this member owns in [pairwise exchange](crate::Algorithm::Pairwise), in relation
+        /// to the others; 0 for all members: equal chunks.
         pub share: u16,
         /// Its site; all members in one: there are no sites.
         pub site: Site,
@@ -53,8 +53,8 @@ wire_struct! {
     pub struct Site {
         /// Equal for members of one site.
         pub number: u16,
-        /// What the site owns of a tensor that is reduced [over sites](crate::Algorithm::Sites), in relation to the
-        /// others; 0 for all members: each member owns the same.
+        /// The share that the site owns of a tensor that is reduced [over sites](crate::Algorithm::Sites), in relation
+        /// to the others; 0 for all members: each member owns the same.
         pub share: u16,
     }
 }
@@ -65,7 +65,7 @@ impl ListItem for Member {
 }
 
 wire_code! {
-    /// What an edge is for.
+    /// The purpose of an edge.
     pub enum Purpose {
         /// From each member to the next. Operations begin only when all of these edges stand.
         Ring = 1 => "ring",
@@ -89,7 +89,7 @@ wire_struct! {
         pub generation: LinkGeneration,
         /// How many connections it has; 0 leaves the number to the end that dials.
         pub connections: u16,
-        /// What it is for.
+        /// Its purpose.
         pub purpose: Purpose,
         /// The receiving end dials, since nobody can dial it.
         pub back: bool,
@@ -152,7 +152,7 @@ wire_struct! {
 }
 
 impl GroupPlan {
-    /// What each rank owns in pairwise exchange, in relation to the others; empty: equal chunks.
+    /// The share that each rank owns in pairwise exchange, in relation to the others; empty: equal chunks.
     pub fn shares(&self) -> Vec<u16> {
         if self.members.iter().all(|member| member.share == 0) {
             return Vec::new();

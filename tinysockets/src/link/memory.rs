@@ -85,8 +85,8 @@ impl Lent {
     }
 
     /// Waits until the bytes of `range` are here, if they come from elsewhere; `false`: they will not come. Every
-    /// accessor that reads does that by itself, before it takes its pass. A caller that will hold a pass already calls
-    /// this before it takes that, so that closing the gate does not wait for it.
+    /// accessor that reads does that by itself, before it takes its pass. A caller that holds a pass already calls this
+    /// before it takes the pass, so that closing the gate does not wait for it.
     pub fn has_arrived(&self, range: &Range<usize>) -> bool {
         self.origin.as_ref().is_none_or(|origin| origin.arrived(range))
     }

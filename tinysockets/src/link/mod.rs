@@ -1,13 +1,13 @@
 //! The data link: one neighbour of a ring, reached by several connections in the direction of flow.
 //!
-//! **What for.** An operation is cut into *frames*: a [`FrameHeader`] with the operation's identity, and up to 1 MiB of
+//! **Purpose.** An operation is cut into *frames*: a [`FrameHeader`] with the operation's identity, and up to 1 MiB of
 //! payload. At the sending end an [`OutLink`] holds one queue from which all its connections' TX threads pull, so one
 //! operation uses every connection, and a slow connection simply takes fewer frames. At the receiving end an [`InLink`]
 //! has one RX thread per connection, which looks up the operation of each frame in a [`Directory`] and moves the
 //! payload where its [`Transfer`] says: into the caller's memory, or piece by piece through a fold. The transfer knows
 //! what a frame means, who sends it on, and when an operation is complete; the link knows none of it.
 //!
-//! **What holds.**
+//! **Guarantees.**
 //! - Frames are independent and arrive in any order. A frame is given to one connection, once: a link never sends
 //!   anything again. When one connection of a link breaks, the whole link is broken, and every transfer with a frame on
 //!   it or in its queue is told ([`Transfer::link_failed`]).
@@ -18,7 +18,7 @@
 //! - RX threads never wait for TX threads, a queue, or a lock that is held during input or output. Idle threads sleep
 //!   in the kernel; nothing polls or spins.
 //!
-//! **What not.** Nothing is acknowledged: a frame is released when the operating system has taken it, and whether it
+//! **Limits.** Nothing is acknowledged: a frame is released when the operating system has taken it, and whether it
 //! arrived is known by the operation's own means. Nothing is judged by the clock either: a peer that neither reads nor
 //! hangs up is waited for until somebody calls `fail` or `close`; [`OutLink::backlog`] and [`InLink::busy`] help to
 //! decide. The queue has no bound of its own and is served in order; operations bound what they push.

@@ -58,13 +58,13 @@ pub struct Communicator {
     /// Of calls that name no limit of their own.
     call_timeout: Mutex<Option<Duration>>,
     world: Mutex<Arc<Known>>,
-    /// What the last forming has made: who is in until the next one, also when somebody is lost.
+    /// The result of the last forming: the members until the next one, also when somebody is lost.
     formed: Mutex<Option<Arc<Known>>>,
     misfits: misfits::Misfits,
     previous: Mutex<Option<PreviousIdentity>>,
     last_verdict: Mutex<Option<Verdict>>,
     carried: Option<resume::Carried>,
-    /// What this peer says at its next connect that it holds.
+    /// The state that this peer says at its next connect that it holds.
     offer: Mutex<Option<ResumeOffer>>,
     /// The last sync failed for want of a newer state, which a newcomer may bring.
     lacks_state: AtomicBool,
@@ -151,7 +151,7 @@ impl Communicator {
         *self.call_timeout.lock() = timeout;
     }
 
-    /// What this peer is called; see [`Builder::name`](crate::Builder::name).
+    /// The name of this peer; see [`Builder::name`](crate::Builder::name).
     pub fn name(&self) -> &str {
         self.config.name.as_str()
     }

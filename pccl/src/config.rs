@@ -38,7 +38,7 @@ pub(crate) struct Config {
     pub(crate) formed: bool,
     /// Collectives go on without other members.
     pub(crate) alone: bool,
-    /// What its site is called; empty if nobody said so.
+    /// The name of its site; empty if nobody gave one.
     pub(crate) site: Name,
     pub(crate) pool_connections: u16,
     pub(crate) advertised_host: Option<Host>,

@@ -30,7 +30,7 @@ use tinysockets::{
 /// How long a packet to the master may take to be written.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the session does for its connection to the master.
+/// The work that the session does for its connection to the master.
 pub(crate) struct Callbacks {
     /// Ends the session.
     pub(crate) finish: Box<dyn Fn(End) + Send + Sync>,
@@ -53,7 +53,7 @@ pub(crate) struct Control {
     socket: Mutex<Option<Arc<QueuedSocket<M2c>>>>,
     /// There is another one, or none will come; goes with `socket`.
     changed: Condvar,
-    /// What the master may not have. Locked while something is sent, so that it leaves in its order.
+    /// Packets that the master may not have. Locked while something is sent, so that packets leave in their order.
     sent: Mutex<Kept>,
     /// Packets of the master that have come and are counted.
     received: AtomicU64,
@@ -79,7 +79,7 @@ impl Control {
     }
 
     /// There is a connection, the first one, or one that takes the place of the last: by that, the master has got
-    /// so many packets, and the others are sent again.
+    /// this number of packets, and the others are sent again.
     pub(crate) fn open(
         &self,
         conn: Conn,
@@ -127,7 +127,7 @@ impl Control {
         self.sent.lock().is_complete().then(|| self.received.load(Ordering::Relaxed))
     }
 
-    /// The master has so many packets.
+    /// The master has this number of packets.
     pub(crate) fn acknowledged(&self, count: u64) {
         // The next one says it, too.
         if let Some(mut sent) = self.sent.try_lock() {

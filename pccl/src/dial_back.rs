@@ -1,5 +1,5 @@
 //! Connections that this peer wants from others that it cannot dial: it asks the master, they dial, and what comes is
-//! handed to whoever waits for it. What nobody waits for is not taken.
+//! handed to whoever waits for it. A connection for which nobody waits is not taken.
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use tinysockets::{
     preamble::{Preamble, Role},
 };
 
-/// Who is to dial, what for, and which of several that are waited for one by one.
+/// The peer that is to dial, the purpose, and which of several that are waited for one by one.
 type Name = (u128, TicketRole, u16);
 
 /// A connection that has come: its index, how many belong together, and the connection itself.
@@ -31,7 +31,7 @@ impl DialBacks {
     pub(crate) fn ask(&self, wish: CallMe, send: impl FnOnce(CallMe)) -> DialedBack<'_> {
         let (sender, arrivals) = crossbeam_channel::bounded(usize::from(limits::MAX_POOL_CONNECTIONS));
         let name = name_of(wish.peer, wish.role, wish.index);
-        // Whoever waited for the same before has given it up.
+        // A caller that waited for the same before has given it up.
         self.open.lock().insert(name, sender.clone());
         send(wish);
         DialedBack { all: self, name, sender, arrivals }

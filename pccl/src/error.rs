@@ -11,7 +11,7 @@ use crate::threads::NoThread;
 use pccl_protocol::{CallKind, Cause, KickCode, KickReason, Operation, Verdict};
 use std::{fmt, io};
 
-/// What a training loop does about an [`Error`].
+/// The reaction of a training loop to an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -81,7 +81,7 @@ pub enum Error {
     TimedOut {
         /// The call that had the limit; [`CallKind::None`] for a drain.
         call: CallKind,
-        /// What was waited for, for how long, and for whom.
+        /// The thing that was waited for, for how long, and for whom.
         text: String,
         /// The verdict with which the operation failed on every peer, if it failed for all.
         verdict: Option<Box<Verdict>>,
@@ -130,7 +130,7 @@ impl std::error::Error for Error {
 }
 
 impl Error {
-    /// What a training loop does about it.
+    /// The reaction of a training loop to it.
     pub fn remedy(&self) -> Remedy {
         match self {
             Self::Aborted(verdict)

@@ -1,4 +1,4 @@
-//! What the client tells its flight recorder: the events of packets, operations and syncs.
+//! The reports of the client to its flight recorder: the events of packets, operations and syncs.
 
 use crate::{Error, error::End};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};

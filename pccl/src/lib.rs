@@ -5,8 +5,8 @@
 //! tensors, prove that all peers hold bit-identical state, carry on when somebody is killed. A small [`Master`] decides
 //! who is in and what happens next; tensors flow from peer to peer around a ring of TCP connections.
 //!
-//! What holds, in this order: **never a wrong result** (a call that succeeds has left the same bytes on every peer that
-//! was in it, a call that fails has left send buffers and in-place buffers as they were); **never a hang without a
+//! The guarantees, in this order: **never a wrong result** (a call that succeeds has left the same bytes on every peer
+//! that was in it, a call that fails has left send buffers and in-place buffers as they were); **never a hang without a
 //! culprit** (each wait makes progress, ends, or can say for whom it waits); **the wire is the limit**.
 //!
 //! The [guides](guide) say what each call yields, what to do about errors, and how to run this on machines.

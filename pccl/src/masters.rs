@@ -49,7 +49,7 @@ impl Masters {
         }
     }
 
-    /// A place was reached at this address. Whoever was heard of by that is no other one.
+    /// A place was reached at this address. A master that was heard of by that is no other one.
     pub(crate) fn note_address(&self, place: &HostPort, address: Option<SocketAddr>) {
         let Some(address) = address.map(canonical) else { return };
         let mut all = self.0.lock();

@@ -1,10 +1,10 @@
 //! The only module with raw pointers to the caller's memory.
 //!
 //! A [`Tensor`] borrows one or two of the caller's slices for `'a`. Inside the library the borrow becomes a
-//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Whoever makes
-//! a `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of every
-//! attempt is closed and drained. The two places that do so are the blocking calls, which do not return before, and the
-//! scope of asynchronous operations, which does not end before.
+//! [`RawTensor`], whose pointers are only turned into [`Lent`] memory, each time behind a fresh [`Gate`]. Code that
+//! makes a `RawTensor` outlive its `Tensor` has to keep the promise that the borrow made: before `'a` ends the gate of
+//! every attempt is closed and drained. The two places that do so are the blocking calls, which do not return before,
+//! and the scope of asynchronous operations, which does not end before.
 
 mod backup;
 mod content;
@@ -72,8 +72,8 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. What does
-    /// not fit is refused by the call that the tensor is given to (`InvalidArgument`).
+    /// The same tensor, quantised while it travels: sums and averages of floats, the same way on all peers. The call
+    /// that the tensor is given to refuses what does not fit (`InvalidArgument`).
     #[must_use]
     pub fn quantised(mut self, quantisation: impl Into<Quantisation>) -> Self {
         self.descriptor.quantisation = Some(quantisation.into());
@@ -107,8 +107,8 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Some of its elements, with an operation of their own. Whoever makes it takes care that no two of them that are
-    /// in use at the same time have an element in common.
+    /// Some of its elements, with an operation of their own. The caller takes care that no two of them that are in use
+    /// at the same time have an element in common.
     pub(crate) fn part(&self, elements: Range<usize>) -> Self {
         let size = self.descriptor.data_type.size_bytes();
         let raw = self.raw.part(elements.start * size..elements.end * size);
@@ -186,7 +186,7 @@ pub(crate) enum PartMemory {
 }
 
 impl PartMemory {
-    /// What this rank contributes.
+    /// The contribution of this rank.
     pub(crate) fn own(&self) -> &Lent {
         match self {
             Self::InPlace { data, .. } => data,
@@ -319,7 +319,7 @@ impl RawTensor {
         if let Some(origins) = &self.stands_for
             && !origins.contribution.arrived(&(0..self.bytes))
         {
-            // Whoever brings it says so when this peer has voted.
+            // The thread that brings it says so when this peer has voted.
             return Ok(None);
         }
         // SAFETY: the borrow of whoever owns these bytes covers them until the operation is over, and as it has not
@@ -390,7 +390,7 @@ impl RawTensor {
         let from = backup_offset + range.start;
         assert!(from + range.len() <= backup.capacity());
         // SAFETY: both ranges were just checked; the two allocations are different, and the drained gate leaves this
-        // thread as the only user. What was saved is initialised, and so is the caller's tensor.
+        // thread as the only user. The saved bytes are initialised, and so is the caller's tensor.
         let (target, saved) = unsafe {
             (
                 std::slice::from_raw_parts_mut(self.recv.add(range.start), range.len()),
@@ -461,8 +461,8 @@ impl HostState {
         if !self.start.cast::<T>().is_aligned() {
             return None;
         }
-        // SAFETY: as in `view`; the address is aligned, so many whole elements lie there, and elements are plain
-        // numbers, of which every bit pattern is one.
+        // SAFETY: as in `view`; the address is aligned, this number of whole elements lies there, and elements are
+        // plain numbers, of which every bit pattern is one.
         Some(unsafe { std::slice::from_raw_parts(self.start.cast(), self.bytes / size_of::<T>()) })
     }
 

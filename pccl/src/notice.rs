@@ -42,7 +42,7 @@ pub struct Notice {
     commands: Vec<command::Watch>,
 }
 
-/// What is known, for all who wait for it.
+/// The state of the notice, for all who wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     state: Mutex<State>,
@@ -51,13 +51,13 @@ pub(crate) struct Given {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Who has given it, in words.
+    /// The source that has given it, in words.
     by: Option<String>,
     /// Nobody can give it any more.
     over: bool,
 }
 
-/// What a wait has ended with.
+/// The result of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waited {
     Given,
@@ -106,7 +106,7 @@ impl Notice {
         self.given.by().is_some()
     }
 
-    /// Who has given it, in words: `signal 15`, or `command ...`.
+    /// The source that has given it, in words: `signal 15`, or `command ...`.
     pub fn given_by(&self) -> Option<String> {
         self.given.by()
     }

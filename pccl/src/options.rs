@@ -19,10 +19,10 @@ pub enum Schedule {
     /// other because measured rates or named sites make it worth while, whatever the size: each rank sends every chunk
     /// to the rank that owns it, which folds what all have sent and sends the result to all. Over all pairs at once,
     /// and as many bytes per peer as around the ring, unless measured rates let peers with fast connections own more
-    /// than others. What is quantised is so once for each contribution and once for the result, which is more accurate
-    /// than the ring; but then the result depends a little on who owns what, and so on the rates. The operation waits
-    /// for the connections of all pairs, but not longer than 2 s after the ring stands: then it goes around the ring.
-    /// Other groups choose as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
+    /// than others. A quantised tensor is quantised once for each contribution and once for the result, which is more
+    /// accurate than the ring; but then the result depends a little on who owns what, and so on the rates. The
+    /// operation waits for the connections of all pairs, but not longer than 2 s after the ring stands: then it goes
+    /// around the ring. Other groups choose as if it were automatic. [`ReduceInfo::algorithm`] says what was taken.
     ///
     /// [`ReduceInfo::algorithm`]: crate::ReduceInfo::algorithm
     Pairwise,
@@ -30,8 +30,8 @@ pub enum Schedule {
     /// and each byte crosses between two sites once each way. Sites are named
     /// ([`Builder::site`](crate::Builder::site)), or found by measured rates and latencies. The order in
     /// which contributions are folded is fixed and the same on all peers, but not that of the ring. The operation waits
-    /// for the connections of all pairs as pairwise exchange does. What is quantised is so between sites only, once for
-    /// each crossing. Other collectives, and groups without sites, choose as if it were automatic.
+    /// for the connections of all pairs as pairwise exchange does. A quantised tensor is quantised between sites only,
+    /// once for each crossing. Other collectives, and groups without sites, choose as if it were automatic.
     Sites,
 }
 

@@ -1,7 +1,7 @@
 //! The relay of the master, where this peer meets others that nobody can dial, as nobody can dial this one.
 //!
-//! What goes through it is a connection as any other: one end dials and begins it, and the other end treats it as one
-//! that has come to its listener.
+//! A connection through it is one as any other: one end dials and begins it, and the other end treats it as one that
+//! has come to its listener.
 
 use crate::threads::spawn;
 use pccl_protocol::PeerId;
@@ -32,7 +32,7 @@ pub(crate) struct Relay {
     pub(crate) timeout: Duration,
 }
 
-/// What is to be met for: as the end that begins says it.
+/// The purpose of a meeting: as the end that begins says it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Purpose {
     pub(crate) role: Role,
@@ -73,8 +73,8 @@ impl Relay {
         met.map_err(|error| format!("through the relay: {error}"))
     }
 
-    /// Meets a peer that begins, on a thread of its own. What comes of it is treated as a connection to the listener of
-    /// its kind; if nothing does, the other end says so.
+    /// Meets a peer that begins, on a thread of its own. The connection that comes of it is treated as one to the
+    /// listener of its kind; if none does, the other end says so.
     pub(crate) fn expect(&self, peer: PeerId, what: Purpose) {
         let (relay, deadline) = (self.clone(), Instant::now() + self.timeout * 2);
         // Not joined when the session ends: it ends by its deadline, and holds nothing of the session but the way in.

@@ -123,7 +123,7 @@ impl AsyncReduce<'_> {
         self.comm.complete(&self.shared, &self.op, limit)
     }
 
-    /// Who took part, by rank. Once it is over.
+    /// The peers that took part, by rank. Once it is over.
     pub(crate) fn contributors(&self) -> Vec<PeerId> {
         self.op.contributors()
     }

@@ -28,7 +28,7 @@ const MAX_SEGMENTS: usize = 65_536;
 pub struct Segment {
     /// Where it lies in the tensor.
     pub elements: Range<usize>,
-    /// Who has contributed, by rank. An average is divided by their number.
+    /// The peers that have contributed, by rank. An average is divided by their number.
     pub contributors: Vec<PeerId>,
     /// Own rank among them.
     pub rank: usize,
@@ -36,7 +36,7 @@ pub struct Segment {
     pub algorithm: Algorithm,
 }
 
-/// What an all-reduce in segments reports.
+/// The report of an all-reduce in segments.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SegmentedInfo {

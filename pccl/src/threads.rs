@@ -13,7 +13,7 @@ pub(crate) struct NoThread {
 }
 
 impl NoThread {
-    /// What was tried.
+    /// The action that was tried.
     pub(crate) fn tried(&self) -> String {
         format!("cannot start thread {}", self.name)
     }

@@ -1,8 +1,8 @@
-//! What the master of a run with a key has given this peer so that it may connect to others, and by what this peer
+//! The secrets that the master of a run with a key has given this peer to connect to others, and those by which it
 //! judges those who connect to it.
 //!
 //! That somebody has a good [ticket](tinysockets::ticket) is found out before this: the master gave it, for what the
-//! preamble says. What is left is whether that still holds.
+//! preamble says. This module finds out whether that still holds.
 
 use parking_lot::Mutex;
 use pccl_protocol::{GroupPlan, Keys, PeerId, TicketRole, Tickets};
@@ -32,7 +32,7 @@ struct Held {
 }
 
 impl Wallet {
-    /// What this peer knows tickets by, in a run with a key, once the master has said it.
+    /// The key by which this peer knows tickets, in a run with a key, once the master has said it.
     pub(crate) fn service_key(&self) -> Option<&ServiceKey> {
         self.service_key.get()
     }
@@ -59,7 +59,7 @@ impl Wallet {
         held.tickets.extend(given.tickets.into_iter().map(|ticket| ((ticket.to.0, ticket.role), ticket)));
     }
 
-    /// What a connection to another peer is to begin with: its preamble, and in a run with a key the ticket for it.
+    /// The beginning of a connection to another peer: its preamble, and in a run with a key the ticket for it.
     pub(crate) fn stamp(&self, preamble: Preamble) -> Result<(Preamble, Option<SecretKey>), String> {
         if self.service_key.get().is_none() {
             return Ok((preamble, None));

@@ -1,4 +1,4 @@
-//! What an optimisation of the ring came to.
+//! The result of an optimisation of the ring.
 
 use crate::Schedule;
 use pccl_protocol::{Algorithm, OptimizeDone, PeerId};
@@ -16,8 +16,8 @@ pub struct RatedEdge {
     pub mbit_s: f64,
 }
 
-/// What [`Communicator::optimize_topology`](crate::Communicator::optimize_topology) came to. The same on all peers of a
-/// group.
+/// The result of [`Communicator::optimize_topology`](crate::Communicator::optimize_topology). The same on all peers of
+/// a group.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Optimized {

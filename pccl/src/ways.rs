@@ -1,5 +1,5 @@
-//! What is known of the way to each other peer: which address led to it, with which later connections begin, and
-//! whether the path drops large packets.
+//! The known ways to each other peer: which address led to it, with which later connections begin, and whether the path
+//! drops large packets.
 
 use parking_lot::Mutex;
 use pccl_protocol::{Hosts, PeerId, limits};

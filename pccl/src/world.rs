@@ -1,4 +1,4 @@
-//! What a caller sees of the run, and what this peer knows of it and of itself.
+//! The run as a caller sees it, and the knowledge of this peer about it and itself.
 
 use crate::{relay::Relay, tickets::Wallet, ways::Ways};
 use parking_lot::Mutex;
@@ -10,9 +10,9 @@ use std::{
 };
 
 /// The run as it was when the master answered the last call of this communicator that agrees with others (`connect`,
-/// `update_topology`, `wait_for_world`, an all-reduce, a sync). What happened after that answer shows only after the
-/// next call, so that all peers that got the same answer see the same, and those that branch on it branch alike. After
-/// a collective that succeeds it is the run in which that began, with those who took part, if somebody was lost before
+/// `update_topology`, `wait_for_world`, an all-reduce, a sync). Events after that answer show only after the next call,
+/// so that all peers that got the same answer see the same, and those that branch on it branch alike. After a
+/// collective that succeeds it is the run in which that began, with those who took part, if somebody was lost before
 /// the answer came. All sizes count accepted peers only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -73,7 +73,7 @@ impl World {
     }
 }
 
-/// Who this peer is in the run, and what the master said about the run.
+/// The identity of this peer in the run, and the statements of the master about the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) run: RunId,
@@ -96,7 +96,7 @@ impl Identity {
     }
 }
 
-/// What the master has told this peer in one session: who it is, and the run as it is now.
+/// The facts that the master has told this peer in one session: its identity, and the run as it is now.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     identity: OnceLock<Identity>,
@@ -105,9 +105,9 @@ pub(crate) struct Told {
     world: Mutex<Arc<Known>>,
     /// The world with the answer to the last call that goes alone, until that call takes it.
     answer_world: Mutex<Option<Arc<Known>>>,
-    /// What it gave to connect to others with.
+    /// The tickets that it gave to connect to others with.
     pub(crate) wallet: Wallet,
-    /// What has turned out of the addresses that it told.
+    /// The findings about the addresses that it told.
     pub(crate) ways: Arc<Ways>,
     /// The way to the relay, if the master has one.
     pub(crate) relay: OnceLock<Relay>,

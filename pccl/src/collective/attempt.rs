@@ -1,11 +1,10 @@
 //! One attempt of one collective, as the links see it: where each frame comes from and goes to, and how far it all is.
 //!
-//! **Who may touch which bytes.** Each frame of each chunk has a slot with a small state. An RX thread takes a slot by
-//! moving it from one state to the next; whoever takes it is the only one to write the frame's bytes until it puts the
-//! slot into the next state, and a frame that is not expected in that state is refused. TX threads read bytes whose
-//! slot is done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank
-//! has received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no
-//! overlap.
+//! **Access to the bytes.** Each frame of each chunk has a slot with a small state. An RX thread takes a slot by moving
+//! it from one state to the next; whoever takes it is the only one to write the frame's bytes until it puts the slot
+//! into the next state, and a frame that is not expected in that state is refused. TX threads read bytes whose slot is
+//! done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank has
+//! received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no overlap.
 //!
 //! **Partial sums.** Where the result stays with the owner of a chunk, the other ranks must not lose what they have: in
 //! place they fold into the backup, and pass that on.
@@ -272,7 +271,7 @@ impl Attempt {
         Some(Ok(()))
     }
 
-    /// Folds what lies in one tensor. In place, so many bytes of the slot are then saved.
+    /// Folds the part that lies in one tensor. In place, this number of bytes of the slot is then saved.
     fn fold_stretch(
         &self,
         part: &Part,
@@ -363,7 +362,7 @@ impl Transfer for Attempt {
     fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
         self.place(header, done, |memory| match memory {
             memory if header.stage == 0 => memory.own(),
-            // Whoever sends on what it has folded is not the owner, unless the result is distributed.
+            // A rank that sends on what it has folded is not the owner, unless the result is distributed.
             PartMemory::InPlace { backup, .. } if self.keeps_partial(false) => backup,
             memory => memory.result(),
         })

@@ -69,7 +69,7 @@ pub(super) struct Ring {
     memory: Memory,
 }
 
-/// What the memory of a tensor is like.
+/// The kind of memory of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
     InPlace,
@@ -238,7 +238,7 @@ impl Ring {
     }
 }
 
-/// What travels as a frame.
+/// The bytes that travel as a frame.
 pub(super) fn payload_of(frame: &Outgoing) -> Vec<u8> {
     let mut payload = Vec::new();
     while payload.len() < frame.header.len as usize {

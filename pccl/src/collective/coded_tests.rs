@@ -39,7 +39,7 @@ fn run(ring: &Ring) -> Vec<Vec<u8>> {
     ring.results()
 }
 
-/// What the callers' threads do after the outcome.
+/// The work of the callers' threads after the outcome.
 fn finish(ring: &Ring) {
     (0..ring.ranks.len()).for_each(|rank| ring.attempt(rank).deliver().expect("everything has come"));
 }
@@ -168,7 +168,7 @@ fn not_a_number_stays_in_its_block() {
     }
 }
 
-/// What travels is the encoded form, and nothing beside it.
+/// The encoded form travels, and nothing beside it.
 #[test]
 fn traffic_is_that_of_the_encoded_form() {
     let ring = Ring::with(

@@ -13,7 +13,7 @@ pub(super) const PIECE_ELEMENTS: usize = 2048;
 /// Largest element.
 pub(super) const ELEMENT_BYTES_MAX: usize = 8;
 
-/// What a quantised tensor has beside its memory.
+/// The parts that a quantised tensor has beside its memory.
 pub(super) struct Coding {
     pub(super) codec: Codec,
     quantisation: Quantisation,

@@ -13,9 +13,9 @@
 //! The fold goes in the same order as on the pipelined ring: chunk `c` begins with the contribution of rank `c`. So
 //! both algorithms give the same bytes, on every rank.
 //!
-//! **Who may touch which bytes.** Contributions lie in memory of our own, one area per rank. An area is written once,
-//! by the RX thread that takes its slot, and only read afterwards. The caller's memory is read when the attempt is made
-//! and written by [`Exchange::deliver`], on the caller's thread, after the outcome: a failed attempt has nothing to
+//! **Access to the bytes.** Contributions lie in memory of our own, one area per rank. An area is written once, by the
+//! RX thread that takes its slot, and only read afterwards. The caller's memory is read when the attempt is made and
+//! written by [`Exchange::deliver`], on the caller's thread, after the outcome: a failed attempt has nothing to
 //! restore.
 
 use super::{

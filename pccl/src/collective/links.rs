@@ -2,7 +2,7 @@
 //! for.
 //!
 //! A link is found by the name of its edge. An attempt belongs to the plan of its epoch, so it finds its links as long
-//! as these edges stand, whatever plans came after. What changes here changes under one lock.
+//! as these edges stand, whatever plans came after. All changes here happen under one lock.
 
 use super::progress::{link_fault, local_fault};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ use tinysockets::link::{Backlog, Direction, FaultKind, InLink, LinkFault, OutLin
 /// Links of one direction, each with its name.
 type Named<L> = Vec<(Name, Arc<L>)>;
 
-/// What names an edge at one of its ends: the peer at the other end, and the generation.
+/// The name of an edge at one of its ends: the peer at the other end, and the generation.
 pub(crate) type Name = (u128, u64);
 
 /// How far a link from another peer is.

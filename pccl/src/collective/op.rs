@@ -38,7 +38,7 @@ use std::{
 };
 use tinysockets::link::Outgoing;
 
-/// What a successful collective reports.
+/// The report of a successful collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReduceInfo {
@@ -67,10 +67,10 @@ pub(crate) struct Op {
     /// Memory of the library that `raws` point to.
     rooms: Vec<Arc<Backup>>,
     beside: Vec<Box<dyn Beside>>,
-    /// What has gone wrong before the first vote.
+    /// The error that happened before the first vote, if there was one.
     failure: Option<Error>,
     backup: Arc<Backup>,
-    /// What it has in common with the other operations of its session.
+    /// The part that it has in common with the other operations of its session.
     common: Arc<Operations>,
     launched: Instant,
     me: Weak<Self>,
@@ -113,7 +113,7 @@ impl Op {
         self.descriptor.cut.is_some()
     }
 
-    /// Who takes part in the last attempt, by rank.
+    /// The peers that take part in the last attempt, by rank.
     pub(crate) fn contributors(&self) -> Vec<PeerId> {
         self.state.lock().ring.clone()
     }
@@ -159,7 +159,7 @@ impl Op {
         attempt.map_or(0, |attempt| attempt.traffic().0 + attempt.traffic().1)
     }
 
-    /// What is to be reduced, and how.
+    /// The tensors that are to be reduced, and how.
     pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }
@@ -223,8 +223,8 @@ impl Op {
         }
     }
 
-    /// Whether what the caller knew when it launched this holds in a ring. What two say to each other has nothing to do
-    /// with the others, so of a pair it is enough that the ranks of both are what they were.
+    /// Whether what the caller knew when it launched this holds in a ring. An operation between two members has nothing
+    /// to do with the others, so of a pair it is enough that the ranks of both are what they were.
     fn knows(&self, plan: &GroupPlan) -> bool {
         let known = self.known();
         let is_alike = |peer| plan.rank_of(peer) == known.iter().position(|member| *member == peer);
@@ -251,7 +251,7 @@ impl Op {
         Signals { fault: Box::new(fault), ready: Box::new(ready) }
     }
 
-    /// What the operation needs of this peer may all be there now: if it has received everything, it is complete.
+    /// All that the operation needs of this peer may be there now: if it has received everything, it is complete.
     fn became_ready(&self, id: OpId) {
         let attempt = self.state.lock().attempt.clone();
         if attempt.is_some_and(|attempt| attempt.id() == id && attempt.has_received_all()) {
@@ -293,7 +293,7 @@ impl Op {
             return self.fault(id, fault);
         }
         attempt.start();
-        // What others sent may have arrived, all of it, before the news that all have voted.
+        // The frames of others may have arrived, all of them, before the news that all have voted.
         if attempt.has_received_all() {
             self.received_all(id);
         }
@@ -331,8 +331,8 @@ impl Op {
         let mut answer_world = self.common.told.world();
         let result = match outcome {
             Outcome::Done(_) if complete => {
-                // A member may be lost between its last packet for this and the answer. Who took part, and in which
-                // order, is what the caller is told by this success; the loss comes with the next call.
+                // A member may be lost between its last packet for this and the answer. This success tells the caller
+                // who took part, and in which order; the loss comes with the next call.
                 answer_world =
                     state.begun_in.take().filter(|it| it.world.ring == state.ring).unwrap_or(answer_world);
                 Ok(())

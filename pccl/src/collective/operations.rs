@@ -1,4 +1,4 @@
-//! What the operations of one session have in common.
+//! The things that the operations of one session have in common.
 
 use super::{links::Links, table::OpTable};
 use crate::{backups::BackupPool, control::Control, world::Told};

@@ -7,7 +7,7 @@
 //! more than that take over frames of those with less: whole units, so that what is quantised stays as it is cut. A
 //! tensor that is not cut into units stays with the owners on the ring. All ranks come to the same, from the same plan.
 //!
-//! What is quantised is quantised between sites. Within a site elements go up as they are; results go down as they
+//! Quantised tensors are quantised between sites. Within a site elements go up as they are; results go down as they
 //! came.
 //!
 //! Over sites the ranks of a site own the same. Which rank of another site is the local owner of a unit goes around,
@@ -47,7 +47,7 @@ pub(crate) fn frame_bytes(
     wanted.clamp(SMALLEST_FRAME_BYTES, FRAME_BYTES).next_multiple_of(8)
 }
 
-/// Of what a site owns, so many parts go to its ranks: rounding does not matter.
+/// The number of parts into which the share of a site is cut for its ranks: rounding does not matter.
 const PARTS_OF_SITE: u64 = 1 << 20;
 
 /// See the module's documentation.
@@ -59,7 +59,7 @@ pub(crate) struct Ownership {
     owners: Vec<u8>,
     /// Local owners of each slot, slot by slot, by site; none if each rank is a site.
     local: Vec<u8>,
-    /// What is folded here of the units before that which begins with the slot, in the same tensor.
+    /// The part that is folded here of the units before that which begins with the slot, in the same tensor.
     offsets: Vec<Folded>,
     /// The same of all units of each tensor.
     folded: Vec<Folded>,
@@ -74,7 +74,7 @@ pub(crate) struct Folded {
     pub(crate) elements: usize,
 }
 
-/// What comes here to a unit: how much, and how much of it from each.
+/// The contributions that come here to a unit: how much, and how much of it from each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Contributions {
     /// Other ranks of the site.
@@ -167,7 +167,7 @@ impl Ownership {
         !self.local.is_empty()
     }
 
-    /// Who folds what a site contributes to a frame.
+    /// The rank that folds the contributions of a site to a frame.
     fn local_owner(&self, slot: usize, site: usize) -> usize {
         if self.has_sites() { self.local[slot * self.sites.count() + site] as usize } else { site }
     }
@@ -189,7 +189,7 @@ impl Ownership {
         (site, if self.is_own(frame) { self.sites.count() - 1 } else { 0 })
     }
 
-    /// What others contribute here to a unit, which has that frame.
+    /// The contributions of others that come here to a unit, which has that frame.
     pub(crate) fn contributions(&self, plan: &Plan, frame: &Frame, unit: &Unit) -> Contributions {
         let (of_site, over_sites) = self.contributors(frame);
         let size = plan.run(frame.part).descriptor.data_type.size_bytes();
@@ -261,7 +261,7 @@ impl Ownership {
         self.owner(frame) == self.rank
     }
 
-    /// What is folded here of all units of a tensor.
+    /// The part that is folded here of all units of a tensor.
     pub(crate) fn folded(&self, part: usize) -> Folded {
         self.folded[part]
     }
@@ -280,7 +280,7 @@ fn share_out(plan: &Plan, shares: &[u64], owners: &mut [u8]) {
     };
     let all_bytes: usize = units().map(|(_, unit)| unit.encoded.len()).sum();
     let all_shares: u128 = shares.iter().map(|share| u128::from(*share)).sum();
-    // What each may still get.
+    // The bytes that each may still get.
     let part_of = |share: &u64| (all_bytes as u128 * u128::from(*share) / all_shares) as i128;
     let mut room: Vec<i128> = shares.iter().map(part_of).collect();
     let uncut = |part: usize| plan.codec(part).is_some_and(|codec| codec.piece_elements().is_none());
@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    /// What goes from each rank to each other one, in bytes.
+    /// The bytes that go from each rank to each other one.
     fn moved(all: &[(Plan, Ownership)]) -> Vec<Vec<usize>> {
         let (plan, own) = &all[0];
         let mut moved = vec![vec![0; all.len()]; all.len()];

@@ -18,15 +18,15 @@
 //! The owner folds in the order of the ring: the same bytes come out. Over sites what each site comes to is folded in
 //! the order of [`Sites`](super::sites::Sites). Of a quantised tensor each contribution is quantised once, added with
 //! all others in working memory, and the sum is quantised once. So the error does not depend on the number of ranks.
-//! What the owner itself adds is not quantised. Over sites that is what its site adds: within a site elements travel as
-//! they are, at the stage `2 n + r`; each local owner adds those of its site, and quantises what it sends on.
+//! The owner's own contribution is not quantised. Over sites that is the contribution of its site: within a site
+//! elements travel as they are, at the stage `2 n + r`; each local owner adds those of its site, and quantises what it
+//! sends on.
 //!
-//! **Who may touch which bytes.** The caller's tensor is only read before the outcome, but for a receive buffer.
-//! Results lie in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it
-//! was, if that was encoded: the owner has that when a result of it comes. So it is with the sum of a site.
-//! Contributions of others have memory of their own, side by side for each unit that is owned. A frame is written once,
-//! by the RX thread that takes its state; the thread that counts the last frame of a unit folds it, and is then the
-//! only one to touch it.
+//! **Access to the bytes.** The caller's tensor is only read before the outcome, but for a receive buffer. Results lie
+//! in the backup, in the receive buffer, or, encoded, in staging memory, where the own contribution to it was, if that
+//! was encoded: the owner has that when a result of it comes. So it is with the sum of a site. Contributions of others
+//! have memory of their own, side by side for each unit that is owned. A frame is written once, by the RX thread that
+//! takes its state; the thread that counts the last frame of a unit folds it, and is then the only one to touch it.
 
 mod arriving;
 mod owned;
@@ -283,12 +283,12 @@ impl Pairwise {
                     let is_first = unit.slots.start == frame.slot;
                     if is_first { coding.decode(&unit, part.memory.whole()) } else { Ok(()) }
                 }
-                // What nothing is folded into is where it has been.
+                // A frame into which nothing is folded is where it has been.
                 None if is_own && !shape.folds() => Ok(()),
                 None => {
                     part.memory.stretches(frame.range()).try_for_each(|Stretch { memory, bytes, .. }| {
                         let PartMemory::InPlace { data, backup } = memory else { return Ok(()) };
-                        // What has no backup came to where it goes.
+                        // A tensor without a backup got the result where it goes.
                         if backup.is_empty() {
                             return Ok(());
                         }

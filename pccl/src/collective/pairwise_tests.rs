@@ -184,7 +184,7 @@ impl Ranks {
         self.all.iter().flat_map(|rank| rank.owner.faults.lock().clone()).collect()
     }
 
-    /// What must not change before the outcome, nor after a failure.
+    /// The content that must not change before the outcome, nor after a failure.
     fn kept(&self) -> Vec<(Vec<u8>, Vec<u16>)> {
         self.all.iter().map(|rank| (bytes_of(&rank.floats), rank.halves.clone())).collect()
     }
@@ -384,8 +384,8 @@ fn frames_that_are_not_due_are_refused() {
 
 #[test]
 fn over_sites_frames_of_other_levels_and_forms_are_refused() {
-    // Two sites of two; four chunks of two frames each. Whoever owns a frame gets it from its neighbour and from the
-    // local owner of the other site, and nobody else; what is quantised from its neighbour as it is.
+    // Two sites of two; four chunks of two frames each. The owner of a frame gets it from its neighbour and from the
+    // local owner of the other site, and nobody else; a quantised one from its neighbour as it is.
     let (sites, scheme) = (Some([0, 0, 1, 1, 0, 0, 0, 0]), Scheme::BlockAffineU8(Block::B64));
     for quantisation in [None, Some(Quantisation::new(scheme))] {
         let how = How { sites, quantisation, ..PLAIN };

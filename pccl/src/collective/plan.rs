@@ -11,11 +11,11 @@
 //! `(r - s) mod n` and receives chunk `(r - s - 1) mod n`. A broadcast and a reduce are pipelined chains, one from the
 //! root, one to it.
 //!
-//! What is cut are the [runs](Run) of an operation: one tensor each, or several that are dealt with as one.
+//! The plan cuts the [runs](Run) of an operation: one tensor each, or several that are dealt with as one.
 //!
-//! A quantised tensor has the same chunks. What travels is the encoded form of one after the other, and a [`Unit`] is
-//! what can be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk. Over sites elements
-//! travel as they are, too: with as many frames as their unit has, or fewer if these are more than elements.
+//! A quantised tensor has the same chunks. The encoded form of one after the other travels, and a [`Unit`] is what can
+//! be decoded by itself: a frame, or, if the scheme cannot be cut, all frames of a chunk. Over sites elements travel as
+//! they are, too: with as many frames as their unit has, or fewer if these are more than elements.
 
 use super::{
     runs::{Run, runs_of},
@@ -88,7 +88,7 @@ impl Frame {
     }
 }
 
-/// What is decoded and encoded as a whole, of a quantised tensor; a frame, if it is not quantised.
+/// The part of a quantised tensor that is decoded and encoded as a whole; a frame, if it is not quantised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unit {
     /// Chunk of the run.
@@ -103,7 +103,7 @@ pub(crate) struct Unit {
     pub(crate) slots: Range<usize>,
 }
 
-/// What a stage does with what arrives.
+/// The treatment of an arriving frame at a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StageKind {
     /// Fold into the own chunk.
@@ -136,7 +136,7 @@ impl Plan {
         self.rank
     }
 
-    /// What is done with the chunks.
+    /// The shape: the treatment of the chunks.
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -166,7 +166,7 @@ impl Plan {
         (usize::from(self.shape.folds()) + usize::from(self.shape.distributes())) * (self.ranks() - 1)
     }
 
-    /// What `stage` does with what it receives.
+    /// The treatment of frames that `stage` receives.
     pub(crate) fn stage_kind(&self, stage: usize) -> StageKind {
         let folding = if self.shape.folds() { self.ranks() - 1 } else { 0 };
         match stage + 1 {

@@ -161,7 +161,8 @@ proptest! {
     }
 }
 
-/// What the ring of an all-reduce has always been, so that ranks of one version agree with those of another.
+/// The schedule that the ring of an all-reduce has always had, so that ranks of one version agree with those of
+/// another.
 #[test]
 fn an_all_reduce_has_the_schedule_of_the_textbook() {
     for ranks in 2..=9 {

@@ -57,7 +57,7 @@ impl Progress {
         self.id
     }
 
-    /// Who hears of it, as long as somebody does.
+    /// The owner that hears of it, as long as there is one.
     pub(super) fn owner(&self) -> Option<Arc<dyn AttemptOwner>> {
         self.owner.upgrade()
     }

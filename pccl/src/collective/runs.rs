@@ -5,7 +5,7 @@
 //! costs. Which tensors form a run follows from the descriptor, so all peers find the same. Where each rank has a part
 //! of every tensor of its own, as in a gather, tensors stay alone.
 //!
-//! What a peer has in one buffer and what it has in two may be in one run: that is its own business.
+//! A tensor that a peer has in one buffer and a tensor that it has in two may be in one run: that is its own business.
 
 use super::shape::Shape;
 use crate::memory::{Backup, PartMemory, RawTensor};

@@ -1,5 +1,5 @@
-//! What a kind of collective does with a tensor, as plain data: how it is cut into chunks, which rank owns each, and
-//! which way chunks go.
+//! The treatment of a tensor by a kind of collective, as plain data: how it is cut into chunks, which rank owns each,
+//! and which way chunks go.
 //!
 //! A chunk has one owner. If the shape *folds*, all ranks contribute to a chunk, and its owner ends with what they fold
 //! to. If it *distributes*, what the owner then has goes to all others. A shape that does not fold leaves what the

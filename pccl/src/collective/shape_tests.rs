@@ -13,7 +13,8 @@ use proptest::prelude::*;
 
 const F32: DataType = DataType::Float32;
 
-/// What the owner of a chunk ends with, and what the others get of it, given the inputs of all ranks to it.
+/// The bytes that the owner of a chunk ends with, and those that the others get of it, given the inputs of all ranks to
+/// it.
 fn chunk_result(
     shape: &Shape,
     chunk: usize,
@@ -50,7 +51,7 @@ fn chunk_result(
     if shape.distributes() { coded(owner, &result) } else { result }
 }
 
-/// What a rank has in its result afterwards: `None` where that means nothing.
+/// The content of the result of a rank afterwards: `None` where that means nothing.
 pub(super) fn expected(
     shape: &Shape,
     rank: usize,

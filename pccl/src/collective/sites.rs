@@ -2,7 +2,7 @@
 //!
 //! In pairwise exchange each rank is a site of its own. Over sites a chunk has an owner in each of them, the *local
 //! owner*: it folds what its site contributes, in the order of the ring, beginning with the rank at which the chunk
-//! starts there. What the sites come to is folded in the order in which that way around the ring comes to them first.
+//! starts there. The sums of the sites are folded in the order in which that way around the ring comes to them first.
 //! So the bytes of a result depend on the ring and the sites, and not on who owns what.
 
 use pccl_protocol::{Site, limits};

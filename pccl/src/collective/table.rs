@@ -36,12 +36,12 @@ struct Entry {
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) id: OpId,
-    /// Who takes part, by rank.
+    /// The peers that take part, by rank.
     pub(crate) ring: Vec<PeerId>,
     pub(crate) rank: usize,
     /// How data may travel.
     pub(crate) paths: Paths,
-    /// What the ranks own in pairwise exchange ([`GroupPlan::shares`]).
+    /// The shares that the ranks own in pairwise exchange ([`GroupPlan::shares`]).
     pub(crate) shares: Vec<u16>,
     /// The sites of the ranks.
     pub(crate) sites: Vec<Site>,
@@ -62,7 +62,7 @@ impl Inner {
         OpId { epoch: self.epoch, tag, attempt: self.outcomes.get(&tag).copied().unwrap_or(0) }
     }
 
-    /// Who takes part in the next attempt of a tag, and its identity.
+    /// The peers that take part in the next attempt of a tag, and its identity.
     fn slot(&self, tag: Tag) -> Option<Slot> {
         let (plan, id) = (self.ring.clone()?, self.next_id(tag));
         Some(match tag.pair {

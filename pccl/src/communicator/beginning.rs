@@ -4,7 +4,7 @@ use crate::{Error, collective::op::Op, session::calls::Activity};
 use pccl_protocol::{CallKind, Tag, limits};
 use std::{ops::Range, sync::Arc};
 
-/// What is about to begin: an operation, or a call in segments.
+/// A call that is about to begin: an operation, or a call in segments.
 #[derive(Debug)]
 pub(super) struct Beginning {
     /// Name of the call.

@@ -159,10 +159,9 @@ impl Builder {
         self
     }
 
-    /// What the site of this peer is called: hosts that are near each other, and far from those of other sites. Peers
-    /// with the same name are in one site, others in sites that are found by what is measured. Large all-reduces may
-    /// then go in two levels ([`Schedule::Sites`](crate::Schedule::Sites)). Made of what
-    /// a name is made of. Default: no name.
+    /// The name of the site of this peer: hosts that are near each other, and far from those of other sites. Peers with
+    /// the same name are in one site, others in sites that are found by what is measured. Large all-reduces may then go
+    /// in two levels ([`Schedule::Sites`](crate::Schedule::Sites)). Made of what a name is made of. Default: no name.
     pub fn site(mut self, site: &str) -> Self {
         self.site = Some(site.to_owned());
         self
@@ -214,9 +213,9 @@ impl Builder {
         self
     }
 
-    /// What this peer is called in the status, in logs, verdicts and flight records, beside its identity, which is a
-    /// new one after each connect: 1 to 64 bytes of letters and digits of any script (UTF-8) and `-_.:@/+=~`.
-    /// Default: `hostname:pid`.
+    /// The name of this peer in the status, in logs, verdicts and flight records, beside its identity, which is a new
+    /// one after each connect: 1 to 64 bytes of letters and digits of any script (UTF-8) and `-_.:@/+=~`. Default:
+    /// `hostname:pid`.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self

@@ -10,8 +10,8 @@ impl Communicator {
     /// byte by byte. All peers call it with the same factor and tag, a finite number above 0, such as 3. Floats only.
     /// `docs/semantics/results.md` has the exact rule.
     ///
-    /// It is a collective of its own, which moves 32 bytes of each peer. What it returns says who was clipped. Against
-    /// peers that lie about their norm it is no protection: each of them clips its own contribution.
+    /// It is a collective of its own, which moves 32 bytes of each peer. Its result says who was clipped. Against peers
+    /// that lie about their norm it is no protection: each of them clips its own contribution.
     ///
     /// ```no_run
     /// # let comm = pccl::Communicator::builder("127.0.0.1:48148").build()?;

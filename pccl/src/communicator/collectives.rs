@@ -19,8 +19,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; `Aborted` with the cause `WorldChanged` if the call was made for members that
-    /// the group does not have any more: the root is gone, or there are not as many peers as it has parts. Who then
-    /// makes such a call twice in a row in a world that it knows gets `InvalidArgument`: it would fit at no time.
+    /// the group does not have any more: the root is gone, or there are not as many peers as it has parts. A peer that
+    /// then makes such a call twice in a row in a world that it knows gets `InvalidArgument`: it would fit at no time.
     pub fn call<'a>(
         &self,
         call: impl Into<Call<'a>>,
@@ -264,8 +264,8 @@ impl Communicator {
         self.call(Call::weighted_average(data, weight).quantised(options.quantisation), options)
     }
 
-    /// What a collective that began now would fail with if there are too few peers, as far as this peer knows. The
-    /// master has the last word.
+    /// The error of a collective that began now if there are too few peers, as far as this peer knows. The master has
+    /// the last word.
     ///
     /// # Errors
     /// `TooFewPeers`.

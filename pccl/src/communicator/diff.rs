@@ -169,7 +169,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// What each peer gives, by rank; all give the same number of bytes.
+    /// The bytes that each peer gives, by rank; all give the same number of bytes.
     fn gather(&self, own: &[u8], limit: Limit) -> Result<Vec<(PeerId, Vec<u8>)>, Error> {
         let world = self.world();
         let me = world.ring.get(world.rank).copied().ok_or(Error::NotConnected)?;

@@ -177,7 +177,7 @@ impl Communicator {
         let config = Config { offer: *self.offer.lock(), ahead, ..self.config.clone() };
         loop {
             let masters = self.config.masters.all();
-            // What each of several says names it.
+            // An error from each of several masters names it.
             let wanted = match masters.as_slice() {
                 [master] => format!("at {master}"),
                 several => format!("at one of {} places", several.len()),

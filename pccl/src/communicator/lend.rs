@@ -15,10 +15,10 @@ use crate::{
 use pccl_protocol::SyncId;
 use std::sync::Arc;
 
-/// What this peer knows and keeps of the state between two syncs.
+/// The knowledge and copies of the state that this peer keeps between two syncs.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// What the last sync that succeeded has committed, or this peer has fetched ahead since.
+    /// The state that the last successful sync has committed, or this peer has fetched ahead since.
     pub(super) committed: Option<Arc<Committed>>,
     copy: Option<KeptCopy>,
     /// The loan of the copy. It ends before the copy changes.
@@ -27,7 +27,7 @@ pub(super) struct Kept {
     lends: bool,
     /// Tensors that hold a part of a state.
     pub(super) torn: Torn,
-    /// What the last sync had fetched, if it failed.
+    /// The pieces that the last sync had fetched, if it failed.
     pub(super) salvage: Option<Salvage>,
 }
 

@@ -1,6 +1,6 @@
 //! Calls that fit no world. A collective that was called for other members fails with `WorldChanged`, and the step is
-//! made again in the world that came with the verdict. Who then makes the same call in the same world makes it wrongly,
-//! and would make it for ever.
+//! made again in the world that came with the verdict. A peer that then makes the same call in the same world makes it
+//! wrongly, and would make it for ever.
 
 use crate::{Error, world::World};
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ pub(super) struct Ended<'a> {
 }
 
 impl Misfits {
-    /// What the caller is told: `result`, or, the second time in a row that a call does not fit a world which its
+    /// The result for the caller: `result`, or, the second time in a row that a call does not fit a world which its
     /// caller knew, that it never will. `world` is the one that came with the end.
     pub(super) fn judge<T>(
         &self,
@@ -37,7 +37,7 @@ impl Misfits {
         }
         let (kind, mut seen) = (collective.kind(), self.seen.lock());
         let verdict = result.as_ref().err().and_then(Error::verdict);
-        // Who called for the present members failed because of another one that did not know them yet.
+        // A peer that called for the present members failed because of another one that did not know them yet.
         let is_own = |cause| cause == Cause::WorldChanged && collective.misfit(known).is_some();
         let Some(verdict) = verdict.filter(|it| known == world.ring && is_own(it.cause)) else {
             seen.remove(&kind);

@@ -152,7 +152,7 @@ impl Communicator {
             if remedy.is_for_callers() || matches!(error, Error::ConnectFailed(_)) {
                 return Err(error);
             }
-            // What comes after a long time of peace is another failure.
+            // An error after a long time of peace is another failure.
             if last.elapsed() > limit {
                 failures = Patience::new(Instant::now(), limit);
             }

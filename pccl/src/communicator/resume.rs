@@ -29,11 +29,12 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Checkpoint {
     /// Revision of the shared state in it.
     pub revision: u64,
-    /// What the program calls it, such as a file name: at most 128 bytes. Contents that may differ need different tags.
+    /// The name that the program gives it, such as a file name: at most 128 bytes. Contents that may differ need
+    /// different tags.
     pub tag: String,
 }
 
-/// What peers have agreed on; the same for all of them.
+/// The decision on which peers have agreed; the same for all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
     /// The last checkpoint that all members of the decision hold; none if they have none in common.

@@ -103,7 +103,7 @@ impl Communicator {
         }
     }
 
-    /// What a sync says about what this peer holds, and about whom it needs.
+    /// Notes the statement of a sync about what this peer holds, and about whom it needs.
     fn note_state(&self, result: &Result<SyncInfo, Error>) {
         if let Ok(info) = result {
             *self.offer.lock() = Some(ResumeOffer { revision: Revision(info.revision), digest: None });

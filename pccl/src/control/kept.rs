@@ -1,4 +1,4 @@
-//! What has been sent to the master and is kept for another connection, until the master has it.
+//! Packets that have been sent to the master and are kept for another connection, until the master has them.
 
 use pccl_protocol::{C2m, limits::MAX_KEPT_BYTES};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ pub(super) struct Kept {
     bytes: usize,
     /// The number of the last packet in front of these.
     before: u64,
-    /// What the master is known to have.
+    /// Packets that the master is known to have.
     acknowledged: u64,
 }
 
@@ -34,7 +34,7 @@ impl Kept {
         }
     }
 
-    /// The master has so many packets. `false`: so many were not sent, or not all behind them are kept.
+    /// The master has this number of packets. `false`: fewer were sent, or not all behind them are kept.
     pub(super) fn acknowledge(&mut self, count: u64) -> bool {
         let sent = self.before + self.frames.len() as u64;
         if count > sent {

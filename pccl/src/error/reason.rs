@@ -35,7 +35,7 @@ impl<K: Copy> Reason<K> {
         Self { text: text(&self.text), ..self }
     }
 
-    /// What lies behind it.
+    /// The error that lies behind it.
     pub(super) fn behind(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn Error + 'static))
     }
@@ -75,7 +75,7 @@ pub enum ConnectCause {
     Broken,
     /// The master is shutting down, or not ready yet.
     NotReady,
-    /// What answers is no master.
+    /// The process that answers is no master.
     NoMaster,
     /// The master speaks another version of the protocol.
     WrongVersion,
@@ -186,7 +186,7 @@ impl From<&CloseReason> for Reason<LossCause> {
 }
 
 impl Reason<io::ErrorKind> {
-    /// What the system refused while something was `tried`.
+    /// The refusal of the system while something was `tried`.
     pub(crate) fn system(tried: impl fmt::Display, error: io::Error) -> Self {
         Self::new(error.kind(), format!("{tried}: {error}")).because(error)
     }

@@ -47,7 +47,7 @@ fn digest_of_copy(tree: &Tree, memory: &DeviceMemory, number: u64) -> io::Result
     Ok(tree.mebibyte_digest(&piece))
 }
 
-/// What the driver refuses, as an error of the system.
+/// The error of the driver, as an error of the system.
 pub(crate) fn device_error(error: CudaError) -> io::Error {
     let kind = match error {
         CudaError::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,

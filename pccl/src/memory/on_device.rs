@@ -72,7 +72,7 @@ pub(super) fn whole_elements(memory: &DeviceMemory, data_type: DataType) -> Resu
     Ok(bytes / size)
 }
 
-/// What a collective does with a tensor of one rank.
+/// The use of a tensor of one rank by a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// It is read.
@@ -106,7 +106,7 @@ impl Role {
     }
 }
 
-/// What a tensor on a device contributes, and where its result goes: the same memory, if it is reduced in place.
+/// The contribution of a tensor on a device, and where its result goes: the same memory, if it is reduced in place.
 #[derive(Debug, Clone)]
 pub(crate) struct OnDevice {
     send: DeviceMemory,
@@ -131,7 +131,7 @@ impl OnDevice {
         Ok(Self { send: settled(&self.send)?, recv: settled(&self.recv)?, ..self.clone() })
     }
 
-    /// What is done with it.
+    /// Its use by the collective.
     pub(crate) fn role(&self) -> Role {
         self.role
     }
@@ -159,7 +159,7 @@ impl OnDevice {
         Self { send: self.send.part(bytes.clone()), recv: self.recv.part(bytes), ..self.clone() }
     }
 
-    /// What it contributes, and where the result goes.
+    /// The memory that it contributes, and where the result goes.
     pub(super) fn memories(&self) -> (&DeviceMemory, &DeviceMemory) {
         (&self.send, &self.recv)
     }
@@ -236,7 +236,7 @@ pub(crate) struct LentDevice {
 }
 
 impl LentDevice {
-    /// What of it is lent on the host: no byte.
+    /// The bytes of it that are lent on the host: none.
     pub(super) fn on_host(&self) -> &Lent {
         &self.nothing
     }
@@ -310,14 +310,14 @@ impl LentDevice {
     }
 }
 
-/// What the driver says about a result that did not get where it goes.
+/// The error of the driver about a result that did not get where it goes.
 pub(super) fn unwritten(error: CudaError) -> Error {
     refused("writing a tensor on a device", error)
 }
 
 pub(super) fn refused(tried: &str, error: CudaError) -> Error {
     match error {
-        // What the caller has named is no memory of a device of this machine.
+        // The address that the caller has named is no memory of a device of this machine.
         CudaError::NoDriver(_) | CudaError::NotDeviceMemory { .. } => {
             Error::InvalidArgument(error.to_string())
         }

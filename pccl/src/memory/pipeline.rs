@@ -5,8 +5,8 @@
 //! needs a piece waits for it ([`Origin`]). Then it copies pieces of the result up as they are finished, while others
 //! are still on their way. Few bytes are copied by the thread that calls.
 //!
-//! What was contributed stays where it is until the operation is over, and what is replaced is copied down before
-//! anything is copied over it. So a tensor in place is as before if the operation fails ([`Pipeline::undo`]).
+//! Contributed bytes stay where they are until the operation is over, and replaced bytes are copied down before
+//! anything is copied over them. So a tensor in place is as before if the operation fails ([`Pipeline::undo`]).
 //!
 //! No error ends the call here: the operation begins for all peers, and fails for all of them.
 
@@ -150,7 +150,7 @@ impl Pipeline {
         Self { copier, thread }
     }
 
-    /// What stands for a tensor.
+    /// The memory that stands for a tensor.
     pub(crate) fn raw(&self, tensor: usize) -> RawTensor {
         let (copier, Standing { device, down, up, .. }) = (&self.copier, &self.copier.tensors[tensor]);
         let area = |start: usize| start..start + device.bytes();
@@ -181,7 +181,7 @@ impl Pipeline {
         self.copier.state.lock().is_all_down
     }
 
-    /// What has gone wrong.
+    /// The error of a copy, if there was one.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.copier.state.lock().failure.clone()
     }
@@ -441,7 +441,7 @@ impl fmt::Debug for Copier {
     }
 }
 
-/// What a tensor contributes.
+/// The contribution of a tensor.
 #[derive(Debug)]
 struct Contribution {
     copier: Arc<Copier>,
@@ -483,7 +483,7 @@ fn nothing_copied(patience: Duration) -> Error {
     Error::System(crate::Reason::system("waiting for a device", error))
 }
 
-/// What a tensor gets.
+/// The result that a tensor gets.
 #[derive(Debug)]
 struct Outcome {
     copier: Arc<Copier>,

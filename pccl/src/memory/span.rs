@@ -1,6 +1,7 @@
 //! Elements that a collective reads or writes, on the host or on a device.
 //!
-//! What links work on becomes a [`RawTensor`]. What only the operation's own thread touches is a [`Span`].
+//! Memory that links work on becomes a [`RawTensor`]. Memory that only the operation's own thread touches is a
+//! [`Span`].
 
 use super::{
     RawTensor,

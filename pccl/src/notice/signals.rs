@@ -29,7 +29,7 @@ static INSTALLED: Mutex<Vec<Installed>> = Mutex::new(Vec::new());
 /// A signal that is handled here.
 struct Installed {
     signal: i32,
-    /// What was there before.
+    /// The action that was there before.
     old: libc::sigaction,
     listeners: Vec<Weak<Given>>,
 }
@@ -82,7 +82,7 @@ impl Drop for Handler {
         }
         if listeners.is_empty() {
             let Installed { old, .. } = installed.swap_remove(index);
-            // Whoever has put another handler there keeps it.
+            // A program that has put another handler there keeps it.
             let is_ours = change(self.signal, None).is_ok_and(|now| now.sa_sigaction == ours().sa_sigaction);
             if is_ours && let Err(error) = change(self.signal, Some(&old)) {
                 log::warn!("cannot put the handler of signal {} back: {error}", self.signal);
@@ -132,7 +132,7 @@ extern "C" fn handle(signal: libc::c_int) {
 }
 
 /// # Safety
-/// What it returns is for this thread, as long as it lives.
+/// The returned pointer is for this thread, as long as it lives.
 unsafe fn errno() -> *mut libc::c_int {
     // SAFETY: these take nothing and always succeed.
     unsafe {

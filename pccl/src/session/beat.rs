@@ -80,7 +80,7 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
             shared.flight.record(Event::new(What::StoodStill).count(count));
         }
         let silent = control.silence(stood_still.unwrap_or_default());
-        // Who has no connection looks for another one, which has a limit of its own.
+        // A peer without a connection looks for another one, which has a limit of its own.
         if silent > shared.config.master_timeout && control.is_connected() {
             let text = format!("no sign of life for {} ms", silent.as_millis());
             return control.lose(Reason::new(LossCause::Silent, text));
@@ -122,7 +122,7 @@ fn edge_bytes((peer, generation): (u128, u64), bytes: u64) -> EdgeBytes {
     EdgeBytes { peer: PeerId(peer), generation: LinkGeneration(generation), bytes }
 }
 
-/// What is watched of each link to and from another peer, by its name.
+/// The watches of each link to and from another peer, by its name.
 #[derive(Debug, Default)]
 struct Watches {
     out: BTreeMap<(u128, u64), StallWatch>,

@@ -13,7 +13,8 @@ use std::{
 };
 use tinysockets::{conn::Conn, dial::dial_place, key::SecretKey, preamble::Preamble};
 
-/// Most calls that are answered at the same time. Who asks for more waits in vain, and asks again or somebody else.
+/// Most calls that are answered at the same time. A peer that asks for more waits in vain, and asks again or somebody
+/// else.
 const MAX_CALLS: usize = 64;
 
 /// How many calls are being answered.

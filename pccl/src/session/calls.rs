@@ -1,4 +1,4 @@
-//! What the caller's threads do at the moment: which calls and operations are under way, and for whom they wait.
+//! The work of the caller's threads at the moment: which calls and operations are under way, and for whom they wait.
 
 use super::waiting::{WaitLog, say};
 use crate::{Error, collective::op::Op, limit::Limit};
@@ -26,7 +26,7 @@ pub(crate) struct Activity {
     pub(crate) draining: bool,
 }
 
-/// What a call in segments holds from its beginning to its end, whichever of its segments are in flight.
+/// The claim that a call in segments holds from its beginning to its end, whichever of its segments are in flight.
 #[derive(Debug)]
 pub(crate) struct Claim {
     /// The caller's tag.
@@ -60,7 +60,7 @@ impl Activity {
     }
 }
 
-/// What the master hears of the calls under way.
+/// The report to the master on the calls under way.
 pub(super) struct Underway {
     pub(super) call: CallKind,
     /// When it began.
@@ -137,7 +137,7 @@ impl Calls {
         Ok(())
     }
 
-    /// What the master is told of all this.
+    /// The report to the master on all this.
     pub(super) fn underway(&self) -> Underway {
         let activity = self.activity.lock();
         let oldest = activity.oldest_op();

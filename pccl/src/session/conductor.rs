@@ -44,7 +44,7 @@ const SCRATCH_BYTES: usize = 128 << 10;
 /// A peer that is there answers within this time.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the conductor reacts to.
+/// The events to which the conductor reacts.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A new plan for the group.
@@ -91,7 +91,7 @@ pub(crate) fn run(shared: &Weak<Shared>, me: Identity, events: &Receiver<Event>)
             break;
         }
         conductor.handle(&shared, event);
-        // What has come at the same time is told in one packet.
+        // Events that have come at the same time are told in one packet.
         if events.is_empty() {
             conductor.report(&shared);
         }
@@ -103,7 +103,7 @@ struct Conductor {
     plan: Option<Arc<GroupPlan>>,
     ends: Ends,
     waiting: Waiting,
-    /// What the master has yet to hear of the edges.
+    /// News of the edges that the master has yet to hear.
     news: EdgeReport,
     /// All edges of the ring that touch this peer stand.
     ring_stands: bool,

@@ -54,7 +54,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// What the connections of an edge begin with if this end dials them.
+    /// The role with which the connections of an edge begin if this end dials them.
     fn dials_as(self) -> Role {
         if self.is_out { Role::Data } else { Role::DataBack }
     }
@@ -65,7 +65,7 @@ impl Side {
     }
 }
 
-/// What a dial has come to.
+/// The result of a dial.
 #[derive(Debug)]
 pub(crate) struct Dialed {
     pub(crate) side: Side,
@@ -154,7 +154,7 @@ pub(super) fn dial_pool(
     deadline: Instant,
 ) -> Result<Vec<Conn>, String> {
     log::trace!("dialing {}", place.target);
-    // What the path asks for is known before anything is said.
+    // The needs of the path are known before anything is said.
     let numbered = |conn: &Conn| {
         let round_trip = conn.round_trip();
         let tuned = tune_data_socket(conn, round_trip);
@@ -319,7 +319,7 @@ mod tests {
         );
         assert_eq!(waiting.take(&edge(0)).map(|conns| conns.len()), Some(3));
         assert!(waiting.take(&edge(0)).is_none());
-        // What a newer dial brings counts, whatever an older one left.
+        // The connections of a newer dial count, whatever an older one left.
         add(&mut waiting, 0, 2);
         add(&mut waiting, 0, 1);
         assert_eq!(waiting.take(&edge(0)).map(|conns| conns.len()), Some(1));

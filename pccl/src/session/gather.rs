@@ -3,8 +3,8 @@
 //! A standby takes over when more than half of the members are with it at the same time. Peers that each wait for a
 //! while with one standby and then with the next could miss each other for ever. So all go by the order of the list of
 //! complete copies, which they have in common, and those who lost the master at about the same time wait with the same
-//! standby at the same time. Who lost it at another time meets them by the clock of its machine, and, if that is wrong,
-//! by chance.
+//! standby at the same time. A peer that lost it at another time meets them by the clock of its machine, and, if that
+//! is wrong, by chance.
 
 use pccl_protocol::PeerId;
 use std::{
@@ -17,10 +17,10 @@ use tinysockets::address::HostPort;
 const TURN: Duration = Duration::from_secs(6);
 /// How long a peer stays at once. Less than the time for which one that acts keeps its place.
 const STAY: Duration = Duration::from_secs(4);
-/// One of so many rounds goes by chance.
+/// One round of this number goes by chance.
 const BY_CHANCE: u64 = 4;
 
-/// Whose turn it is to be waited with.
+/// The turn of one standby to be waited with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
     /// Counts on; the number of the standby is the rest by how many there are.
@@ -78,7 +78,7 @@ impl Round {
         let mut all = all.into_iter();
         let last = all.next().filter(|last| standbys.first() != Some(last));
         let hints: Vec<HostPort> = all.filter(|place| !standbys.contains(place)).collect();
-        // Who acted last may stand by now: then it is waited with in its turn.
+        // The former leader may stand by now: then it is waited with in its turn.
         let is_alone = standbys.is_empty();
         let places = last.into_iter().map(|place| (place, is_alone));
         let places = places.chain(standbys.into_iter().map(|place| (place, true)));

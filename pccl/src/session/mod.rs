@@ -59,7 +59,7 @@ const INBOX_LIMIT: usize = 1024;
 /// How long a polite leave waits for the master's answer.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the threads of a session share, by subject.
+/// The state that the threads of a session share, by subject.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
@@ -152,7 +152,8 @@ impl Shared {
         }
         match &end {
             End::Closed => log::info!("left the run"),
-            // Whoever registers says it, and knows more: a standby that sends a newcomer on closes its connection.
+            // The caller that registers says it, and knows more: a standby that sends a newcomer on closes its
+            // connection.
             End::MasterLost(_) if self.told.identity().is_none() => log::debug!("{end}"),
             other => log::warn!("{other}"),
         }
@@ -175,7 +176,7 @@ impl Shared {
     }
 }
 
-/// What the connection to the master asks of its session.
+/// The requests of the connection to the master to its session.
 fn callbacks(shared: &Weak<Shared>, conductor: &Sender<conductor::Event>) -> Callbacks {
     let (shared, conductor) = (shared.clone(), conductor.clone());
     Callbacks {
@@ -250,7 +251,7 @@ fn check_ends(config: &Config, conn: &Conn) -> Result<(), Error> {
     }
 }
 
-/// Takes a connection to the master into use, which has got so many packets over the ones before.
+/// Takes a connection to the master into use, which has got this number of packets over the ones before.
 fn open_control(shared: &Arc<Shared>, conn: Conn, master_has: u64) -> Result<(), Error> {
     let (tap, on_close) = tap::callbacks(shared);
     let config = QueuedConfig {

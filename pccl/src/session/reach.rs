@@ -12,7 +12,7 @@ use tinysockets::{
     reach::{Reach, Target, reach_all},
 };
 
-/// What a connection begins with by which a peer is tried.
+/// The preamble of a connection by which a peer is tried.
 fn check(me: Identity, group: GroupId, epoch: GroupEpoch) -> Preamble {
     let (run, from) = (me.run.0, me.peer.0);
     Preamble { run, from, group: group.0, epoch: epoch.0, ..Preamble::new(Role::Check) }

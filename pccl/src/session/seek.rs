@@ -76,7 +76,7 @@ pub(super) fn grace_left(shared: &Shared) -> Option<Duration> {
     Some(grace_of(shared, Some(me)).saturating_sub(shared.control.silence(Duration::ZERO)))
 }
 
-/// The master has told which copies of what it knows are complete. What it is to be told.
+/// The master has told which copies of what it knows are complete. Returns the answer for it.
 pub(super) fn learn(shared: &Shared, copies: &Copies) -> Option<CopiesKnown> {
     let known = shared.told.allegiance.lock().told(copies)?;
     for standby in &copies.standbys {
@@ -169,7 +169,7 @@ fn attempt(
     let deadline = until.min(Instant::now() + patience);
     let conn =
         dial_master(&shared.config, place, Some(me.run), deadline).map_err(|reason| match reason.kind() {
-            // Whoever listened there has ended. One that goes on from its journal comes back.
+            // The process that listened there has ended. One that goes on from its journal comes back.
             ConnectCause::ConnectionRefused if !me.comes_back => Failure::ForGood(reason.to_string()),
             kind if kind.is_permanent() => Failure::ForGood(reason.to_string()),
             _ => Failure::ForNow(reason.to_string()),
@@ -240,7 +240,7 @@ impl Visit<'_> {
         match packet {
             M2c::Copies(copies) => match learn(shared, &copies) {
                 Some(known) => {
-                    // What it says next may wait for others who know them.
+                    // Its next packet may wait for others who know them.
                     self.stay();
                     self.send(&C2m::CopiesKnown(known))
                 }

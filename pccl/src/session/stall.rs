@@ -1,10 +1,9 @@
 //! Finds an edge that stands still although bytes wait on it, and one whose bytes this end does not take.
 //!
 //! Only the sending end can tell: it has bytes that the kernel has not sent or that the other end has not acknowledged,
-//! and their number does not change. An edge without such bytes is idle or starved, not stuck. What follows from a
-//! stalled edge is the master's to decide: it knows whether the peer at the other end is alive. And that end knows
-//! whether the edge has delivered what it does not take: because it is at work on what came before, or does not come to
-//! run.
+//! and their number does not change. An edge without such bytes is idle or starved, not stuck. The master decides what
+//! follows from a stalled edge: it knows whether the peer at the other end is alive. And that end knows whether the
+//! edge has delivered what it does not take: because it is at work on what came before, or does not come to run.
 
 use crate::collective::links::Inbound;
 use std::time::{Duration, Instant};
@@ -89,7 +88,7 @@ impl StallWatch {
 /// Watches one link from another peer, from one beat to the next.
 #[derive(Debug, Default)]
 pub(crate) struct WorkWatch {
-    /// Bytes received, and since when it is so many.
+    /// Bytes received, and since when their number is this one.
     seen: Option<(u64, Instant)>,
 }
 

@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{RequestId, Status};
 use std::collections::BTreeMap;
 
-/// Who has asked and not been answered.
+/// The callers that have asked and not been answered.
 #[derive(Debug, Default)]
 pub(crate) struct StatusDesk {
     waiting: Mutex<Waiting>,

@@ -1,4 +1,4 @@
-//! What happens to packets of the master as they arrive, on the control connection's RX thread.
+//! The treatment of packets of the master as they arrive, on the control connection's RX thread.
 //!
 //! Packets that drive operations and the ring are acted upon here, at once and without waiting for anything; answers to
 //! a caller's request stay in the inbox until the caller fetches them.

@@ -1,4 +1,4 @@
-//! What the log says about waits: for whom, when that changes, and as a warning when it takes long.
+//! The lines of the log about waits: for whom, when that changes, and as a warning when it takes long.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ struct Wait {
     warn_after: Duration,
 }
 
-/// What there is to be said.
+/// The line that there is to be said.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     News(String),

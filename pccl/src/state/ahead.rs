@@ -16,7 +16,7 @@ use pccl_flight::{Event, Subject, What};
 use pccl_protocol::{AheadFailure, AheadStep, C2m, Key, M2c, ResumeOffer, SourceFailure, SyncPlan, Text};
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-/// What a newcomer had fetched when it was let in.
+/// The state that a newcomer had fetched when it was let in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ahead {
@@ -27,7 +27,7 @@ pub struct Ahead {
     pub rx_bytes: u64,
 }
 
-/// What the master has said last to a newcomer that waits.
+/// The last news of the master to a newcomer that waits.
 #[derive(Debug, Default)]
 pub(crate) struct AheadNews {
     pub(crate) plan: Option<SyncPlan>,
@@ -41,7 +41,7 @@ pub(crate) type Torn = BTreeMap<Key, Arc<Levels>>;
 /// How a newcomer waits.
 pub(crate) struct Wish<'p> {
     pub(crate) limit: Limit,
-    /// What this peer has told the master that it holds.
+    /// The state that this peer has told the master that it holds.
     pub(crate) held: Option<ResumeOffer>,
     pub(crate) torn: &'p mut Torn,
     pub(crate) progress: &'p mut dyn FnMut(SyncProgress),
@@ -173,7 +173,7 @@ impl Newcomer<'_, '_, '_> {
     /// All of the plan is here.
     fn hold(&mut self, plan: &SyncPlan) {
         self.ahead.revision = Some(plan.revision.0);
-        // What the plan leaves out is moved by the sync, to peers that are behind.
+        // The sync moves the tensors that the plan leaves out, to peers that are behind.
         if plan.fetch.len() == self.state.tensors.len() {
             self.state.revision = plan.revision.0;
         }

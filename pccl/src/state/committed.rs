@@ -1,5 +1,5 @@
-//! What the last sync of this peer has committed, or what it has fetched ahead since, by its digests: a few bytes for
-//! each MiB of the state.
+//! The state that the last sync of this peer has committed, or that it has fetched ahead since, by its digests: a few
+//! bytes for each MiB of the state.
 
 use super::{SharedState, StateTensor, compare::Levels};
 use crate::Error;
@@ -11,8 +11,8 @@ use std::{collections::BTreeMap, sync::Arc};
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Committed {
-    /// Who this peer was, and the sync. The numbers of syncs begin anew with each run. `None` if this peer was in none,
-    /// but has fetched what the others have committed.
+    /// The identity that this peer had, and the sync. The numbers of syncs begin anew with each run. `None` if this
+    /// peer was in none, but has fetched what the others have committed.
     pub(crate) sync: Option<(PeerId, SyncId)>,
     pub(crate) revision: u64,
     tensors: BTreeMap<Key, Tensor>,
@@ -26,7 +26,7 @@ struct Tensor {
 }
 
 impl Committed {
-    /// What `state` holds at `revision`, whose digests by `tree` it knows.
+    /// The content of `state` at `revision`, whose digests by `tree` it knows.
     ///
     /// # Errors
     /// Those of a device, if it does not know them after all.

@@ -1,7 +1,7 @@
-//! What differs between a tensor here and the elected one: pure parts of the walk down the tree of digests.
+//! The differences between a tensor here and the elected one: pure parts of the walk down the tree of digests.
 //!
-//! Whoever fetches asks for lists of digests from the top down. Each list is checked against the digest above it, the
-//! highest against the elected one, so that nothing is believed that does not lead to what was voted for. Where a
+//! A peer that fetches asks for lists of digests from the top down. Each list is checked against the digest above it,
+//! the highest against the elected one, so that nothing is believed that does not lead to what was voted for. Where a
 //! digest differs from the own one, the walk goes on below it, down to single MiBs.
 
 use pccl_hash::{
@@ -111,7 +111,7 @@ impl<'a> Comparison<'a> {
         Self { own, elected }
     }
 
-    /// What is asked for first.
+    /// The list that is asked for first.
     pub(crate) fn first(&self) -> Option<Wanted> {
         if self.own.root() == self.elected || self.own.bytes == 0 {
             return None;

@@ -13,7 +13,7 @@ fn levels_of(bytes: u64, digests: Vec<Digest128>) -> Levels {
     Levels { tree, bytes, levels }
 }
 
-/// A tensor of so many MiB whose content nobody needs to know.
+/// A tensor of this number of MiB whose content nobody needs to know.
 fn made_up(mebibytes: u64, changed: &[u64]) -> Levels {
     let digest = |i: u64| {
         let changed = u128::from(changed.contains(&i));

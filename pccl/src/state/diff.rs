@@ -11,7 +11,7 @@ pub(crate) const LEAF_BYTES: usize = 4096;
 /// Bytes of a digest in what travels.
 pub(crate) const DIGEST_BYTES: usize = 16;
 
-/// What [`Communicator::diff_shared_state`](crate::Communicator::diff_shared_state) has found.
+/// The result of [`Communicator::diff_shared_state`](crate::Communicator::diff_shared_state).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StateDiff {
@@ -47,7 +47,7 @@ pub struct TensorDiff {
 pub struct Camp {
     /// The state hash of the content.
     pub digest: String,
-    /// Who has it.
+    /// The peers that have it.
     pub peers: Vec<PeerId>,
 }
 
@@ -57,7 +57,7 @@ pub struct Camp {
 pub struct Divergence {
     /// Its index in the tensor.
     pub element: u64,
-    /// What it is, in the order of the ranks. Bits count: two values that differ may look the same if they are not
+    /// Its values, in the order of the ranks. Bits count: two values that differ may look the same if they are not
     /// numbers.
     pub values: Vec<(PeerId, String)>,
 }
@@ -107,7 +107,7 @@ fn listed(peers: &[PeerId]) -> String {
     peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// What each peer gave to one step of the comparison, by rank.
+/// The bytes that each peer gave to one step of the comparison, by rank.
 pub(crate) type Rows = [(PeerId, Vec<u8>)];
 
 /// Refuses rows of other lengths than this peer has: the peers would not talk about the same.
@@ -230,7 +230,7 @@ pub(crate) struct Declared {
     pub(crate) text: String,
 }
 
-/// What tells which tensors a peer has.
+/// The bytes that tell which tensors a peer has.
 pub(crate) fn encode_declared(all: &[Declared]) -> Vec<u8> {
     all.iter().flat_map(|Declared { key, text }| format!("{key}\0{text}\0").into_bytes()).collect()
 }
@@ -239,7 +239,7 @@ fn decode_declared(row: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(row);
     let mut parts = text.split('\0').map(str::to_owned);
     let mut declared = BTreeMap::new();
-    // What is shorter than others is filled up with zeros.
+    // A row that is shorter than others is filled up with zeros.
     while let (Some(key), Some(text)) = (parts.next().filter(|key| !key.is_empty()), parts.next()) {
         declared.insert(key, text);
     }

@@ -1,8 +1,8 @@
 //! Fetches what differs of the shared state, from all sources at once, and puts it into place piece by piece.
 //!
-//! The caller's thread starts lanes and waits; each lane is a thread with a connection ([`super::lane`]). What they do
-//! is decided by [`super::schedule`] and [`super::team`]. A source that fails is left out, and what it owed goes to the
-//! others. A source that the run loses is given up at once, see [`super::source`].
+//! The caller's thread starts lanes and waits; each lane is a thread with a connection ([`super::lane`]).
+//! [`super::schedule`] and [`super::team`] decide what they do. A source that fails is left out, and what it owed goes
+//! to the others. A source that the run loses is given up at once, see [`super::source`].
 
 use super::{
     SyncProgress,
@@ -27,11 +27,11 @@ use std::{
 
 /// Most lanes of one fetch.
 const MAX_LANES: usize = 24;
-/// So many lanes there may be, however little memory is allowed.
+/// The number of lanes that there may be, however little memory is allowed.
 const MIN_LANES: usize = 4;
 /// Memory for which one more lane is allowed.
 const MEMORY_PER_LANE: usize = 4 << 20;
-/// What of it a lane takes for itself: for the piece that it receives, and for the one that it sets aside.
+/// The memory of it that a lane takes for itself: for the piece that it receives, and for the one that it sets aside.
 const BUFFERS_PER_LANE: usize = 2 * pccl_hash::tree::MEBIBYTE;
 /// How often progress is reported.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl Room<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds<'a> {
     pub(crate) room: Room<'a>,
-    /// What is replaced is kept, so that it can be put back. The fetch is one of a sync.
+    /// Replaced content is kept, so that it can be put back. The fetch is one of a sync.
     pub(crate) undoable: bool,
     /// The caller's limit.
     pub(crate) deadline: Option<Instant>,
@@ -72,7 +72,7 @@ pub(crate) struct Bounds<'a> {
     pub(crate) begun: u64,
 }
 
-/// What became of a fetch.
+/// The result of a fetch.
 #[derive(Debug)]
 pub(crate) struct Fetched<'a> {
     /// With what it takes to undo it, if that is wanted.
@@ -90,7 +90,7 @@ pub(crate) struct Fetched<'a> {
     pub(crate) misfit: bool,
 }
 
-/// What the lanes of one fetch share.
+/// The state that the lanes of one fetch share.
 pub(super) struct Fetch<'s, 'a> {
     pub(super) shared: &'s Syncs,
     pub(super) me: Identity,
@@ -171,7 +171,7 @@ impl<'a> Fetch<'_, 'a> {
 
     /// Whether a source may still be asked.
     pub(super) fn is_needed(&self, source: PeerId) -> bool {
-        // Who is not let in yet has no plan of its group; the master names other sources when it loses one.
+        // A newcomer that is not let in yet has no plan of its group; the master names other sources when it loses one.
         !self.bounds.undoable || self.shared.table.has_member(source)
     }
 
@@ -218,7 +218,7 @@ impl<'a> Fetch<'_, 'a> {
         }
     }
 
-    /// Whoever looks from elsewhere sees how far this is.
+    /// Tells those who look from elsewhere how far this is.
     fn tell(&self, board: &Board) {
         let bytes = (board.done_bytes, board.total_bytes);
         self.shared.underway.note(self.began, bytes, board.giving());
@@ -250,7 +250,7 @@ impl<'a> Fetch<'_, 'a> {
         board.over = Some(Over::Failed(why, None));
     }
 
-    /// What is missing when the caller's limit passes, and who was to give it.
+    /// The parts that are missing when the caller's limit passes, and who was to give it.
     fn at_the_limit(&self, board: &Board) -> String {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let asked = (0..board.sources.len()).filter(|number| board.sources[*number].running > 0);
@@ -268,7 +268,7 @@ impl<'a> Fetch<'_, 'a> {
         board.over.is_some() || board.sources[source].fault.is_some()
     }
 
-    /// A connection to a source stands; its path is worth so many.
+    /// A connection to a source stands; its path is worth this number of connections.
     pub(super) fn connected(&self, source: usize, worth: usize) {
         let mut board = self.board.lock();
         let source = &mut board.sources[source];

@@ -1,4 +1,4 @@
-//! What a sync has replaced in the caller's tensors, so that it can be put back.
+//! The pieces that a sync has replaced in the caller's tensors, so that they can be put back.
 //!
 //! A piece that has arrived and is verified takes its place at once; the bytes that were there go into the journal.
 //! When the sync is committed the journal is dropped. In every other case it is rolled back, also when it is dropped
@@ -8,8 +8,8 @@
 //! journal of the next attempt begins with them, and each piece that is still wanted changes places with what it
 //! replaces.
 //!
-//! A piece that repeats one word, as those of a fresh peer do, is kept as that word. What may not fit into the memory
-//! that is allowed goes to a file (`spill.rs`) once a part of that memory is full, for as long as the disk keeps
+//! A piece that repeats one word, as those of a fresh peer do, is kept as that word. A piece that may not fit into the
+//! memory that is allowed goes to a file (`spill.rs`) once a part of that memory is full, for as long as the disk keeps
 //! up: to write past the page cache costs less than memory that was not used before. Else the rest of the memory is
 //! taken, and then the file, however slow it is.
 
@@ -52,17 +52,17 @@ pub(super) struct Entry {
     pub(super) place: Place,
 }
 
-/// What one lane has replaced. Each lane keeps its own, so that none waits for another one.
+/// The pieces that one lane has replaced. Each lane keeps its own, so that none waits for another one.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     blocks: Vec<Vec<u8>>,
     pub(super) entries: Vec<Entry>,
 }
 
-/// What an earlier attempt has left.
+/// The pieces that an earlier attempt has left.
 #[derive(Debug, Default)]
 struct Found {
-    /// What is wanted and not yet asked for: tensor and piece.
+    /// The pieces that are wanted and not yet asked for: tensor and piece.
     waiting: BTreeMap<(usize, usize), Place>,
     /// Its memory. The entries are those that have changed places with old bytes.
     pages: Pages,
@@ -86,12 +86,12 @@ pub(crate) struct Journal<'a> {
     tensors: Vec<Pieces<'a>>,
     /// Most bytes in memory.
     limit: usize,
-    /// So many go to memory in any case.
+    /// The number of bytes that go to memory in any case.
     first: usize,
     /// Size of a block: no more than there can be to replace.
     block_bytes: usize,
     directory: PathBuf,
-    /// What is replaced is kept.
+    /// Replaced pieces are kept.
     keeps: bool,
     held: Mutex<Held>,
     found: Mutex<Found>,
@@ -125,7 +125,7 @@ impl<'a> Journal<'a> {
         Self { tensors, limit: 0, first: 0, block_bytes: 0, directory, keeps: false, held, found }
     }
 
-    /// What one lane writes through.
+    /// The writer of one lane.
     pub(crate) fn writer(&self) -> Writer<'_, 'a> {
         Writer { journal: self, pages: Pages::default(), stage: Stage::default() }
     }
@@ -188,7 +188,7 @@ impl<'a> Journal<'a> {
         spill.map(Some)
     }
 
-    /// Books memory for so many bytes, if all of it then is within `limit`.
+    /// Books memory for this number of bytes, if all of it then is within `limit`.
     fn take_memory(&self, bytes: usize, limit: usize) -> bool {
         let mut held = self.held.lock();
         let fits = bytes <= limit.saturating_sub(held.bytes);

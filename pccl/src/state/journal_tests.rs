@@ -39,7 +39,7 @@ fn a_journal_that_cannot_spill_says_so_and_has_replaced_nothing() {
     writer.replace(0, 2, &[1; 64]).expect("in memory");
     let error = writer.replace(0, 0, &[1; 64]).expect_err("nowhere");
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    // What is short enough still finds room.
+    // A piece that is short enough still finds room.
     writer.replace(0, 3, &[1; 8]).expect("in memory");
     drop(writer);
     drop(journal);
@@ -200,7 +200,7 @@ fn what_is_kept_in_a_fast_file_comes_back() {
         Journal::new(vec![pieces], 0, &std::env::temp_dir())
     }
     let mut tensor: Vec<u8> = (0..LARGE * 2).map(|at| (at * 7 + at / 251) as u8).collect();
-    // What repeats a word leaves no place in the file: there is one behind it.
+    // A piece that repeats a word leaves no place in the file: there is one behind it.
     tensor[LARGE..].fill(1);
     let before = tensor.clone();
     let journal = journal_of(&mut tensor);

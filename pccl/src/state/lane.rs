@@ -33,7 +33,7 @@ use tinysockets::{
 
 /// Fewest and most requests under way.
 const DEPTH: std::ops::RangeInclusive<usize> = 2..=32;
-/// What is under way should take about this long.
+/// Requests under way should take about this long.
 const AHEAD: Duration = Duration::from_millis(250);
 /// One more connection for each such part of a round trip, beside two: while one thread checks what has arrived, the
 /// other one receives.
@@ -62,7 +62,7 @@ impl Patience {
 pub(super) fn run(fetch: &Fetch<'_, '_>, start: Start) {
     let source = &fetch.plan.sources[start.source];
     let watch = fetch.shared.source.begin(source.peer);
-    // Whoever went before this peer watched will not be told of again.
+    // A source that went before this peer watched will not be told of again.
     fetch.shared.source.keep(|peer| fetch.is_needed(peer));
     let mut got = false;
     let result = if fetch.is_over(start.source) {

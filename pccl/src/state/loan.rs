@@ -42,7 +42,7 @@ impl Lease {
     }
 }
 
-/// Offers the caller's tensors, whose digests are `levels`. Whoever does so ends the offer before `state` is written.
+/// Offers the caller's tensors, whose digests are `levels`. The caller ends the offer before `state` is written.
 pub(crate) fn offer(state: &SharedState<'_>, levels: &[Arc<Levels>]) -> Arc<Offer> {
     let gate = Arc::new(Gate::new());
     let lease = |(tensor, levels): (&StateTensor, &Arc<Levels>)| {
@@ -118,7 +118,7 @@ impl KeptCopy {
         Self { copy: self.copy, entries, levels }
     }
 
-    /// What is copied.
+    /// The entries of the tensors that are copied.
     pub(crate) fn entries(&self) -> &[StateEntry] {
         &self.entries
     }

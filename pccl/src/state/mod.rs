@@ -36,13 +36,13 @@ pub use files::{SaveInfo, SaveOptions, Saving, StateFile, StateFileError, StateS
 pub use pccl_protocol::SyncStrategy;
 pub use progress::SyncProgress;
 
-/// What the time-outs of a transfer are parts of: the peer time-out, as long as that is not so short that a busy
-/// machine would pass for a dead one.
+/// The time of which the time-outs of a transfer are parts: the peer time-out, as long as that is not so short that a
+/// busy machine would pass for a dead one.
 fn time_base(peer_timeout: Duration) -> Duration {
     peer_timeout.max(Duration::from_secs(2))
 }
 
-/// What a successful sync reports.
+/// The report of a successful sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SyncInfo {
@@ -85,7 +85,7 @@ pub(crate) struct StateTensor {
 pub(crate) type Digests = (Vec<StateEntry>, Vec<Arc<Levels>>);
 
 impl StateTensor {
-    /// What is known of the digests of the content by this tree.
+    /// The digests of the content by this tree, as far as they are known.
     fn known(&self, tree: &Tree) -> Option<Arc<Levels>> {
         self.levels.clone().filter(|levels| levels.tree() == tree)
     }
@@ -290,7 +290,7 @@ impl<'a> SharedState<'a> {
         self.plain_digest().map_or_else(|error| error.to_string(), |digest| digest.to_string())
     }
 
-    /// What this state can be offered as: what was read from a file, or else what it is now.
+    /// The offer of this state: the content that was read from a file, or else the present one.
     pub(crate) fn offer(&self) -> Result<ResumeOffer, Error> {
         let loaded = self.loaded.filter(|(revision, _)| *revision == self.revision);
         let digest = loaded.map(|(_, digest)| digest);
@@ -313,7 +313,7 @@ impl<'a> SharedState<'a> {
 mod tests {
     use super::*;
 
-    /// What a tensor held in one run is told by the digests of that run, also when it votes in another one.
+    /// The digests of one run tell the content that a tensor held in it, also when it votes in another run.
     #[test]
     fn a_part_of_a_state_is_known_across_runs() {
         let trees = [Tree::Plain, Tree::keyed([1; 32]), Tree::keyed([2; 32])];

@@ -13,20 +13,20 @@ const TRIAL: Duration = Duration::from_millis(500);
 const TRIAL_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes per second while a collective moves data.
 const FLOOR: f64 = 65_536.0;
-/// What goes at a time: about as much as takes this long.
+/// The duration of one turn: about as many bytes go at a time as take this long.
 const TURN: Duration = Duration::from_millis(5);
 const TURN_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
 /// A turn that comes so late is made up for.
 const LATE: Duration = Duration::from_millis(20);
-/// What is left of the measure when a lower rate is seen.
+/// The part of the measure that is left when a lower rate is seen.
 const DECAY: f64 = 0.99;
 /// Times that are too short to measure a rate.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// What may go.
+/// The permission to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// So many bytes, now.
+    /// This number of bytes, now.
     Bytes(usize),
     /// Nothing before this time.
     At(Duration),
@@ -51,12 +51,12 @@ struct Trial {
 }
 
 impl Pacer {
-    /// Gives so many percent of the uplink.
+    /// Gives this percentage of the uplink.
     pub(super) fn new(share_pct: u8) -> Self {
         Self { share: f64::from(share_pct) / 100.0, uplink: None, trial: None, next: Duration::ZERO }
     }
 
-    /// This peer has sent so many bytes per second to others.
+    /// This peer has sent to others at this rate, in bytes per second.
     pub(super) fn note_rate(&mut self, rate: f64) {
         let known = self.uplink.unwrap_or(0.0) * DECAY;
         self.uplink = Some(known.max(rate));
@@ -70,7 +70,7 @@ impl Pacer {
         }
     }
 
-    /// Somebody wants to send `wanted` bytes. What is given counts as sent, see [`Pacer::take_back`].
+    /// Somebody wants to send `wanted` bytes. The bytes of the answer count as sent, see [`Pacer::take_back`].
     pub(super) fn ask(&mut self, now: Duration, wanted: usize, is_busy: bool) -> Turn {
         let Some(rate) = self.rate(is_busy) else {
             let bytes = wanted.min(*TURN_BYTES.end());
@@ -78,12 +78,12 @@ impl Pacer {
             return Turn::Bytes(bytes);
         };
         if is_busy {
-            // What a collective slows down is no measure.
+            // A rate that a collective slows down is no measure.
             self.trial = None;
         }
         let usual = (rate * TURN.as_secs_f64()) as usize;
         let bytes = usual.clamp(*TURN_BYTES.start(), *TURN_BYTES.end()).min(wanted);
-        // What was put off at a lower rate is not put off any longer than it is at this one.
+        // A turn that was put off at a lower rate is not put off any longer than at this one.
         let longest = Duration::from_secs_f64(*TURN_BYTES.end() as f64 / rate);
         self.next = self.next.min(now + longest);
         if self.next > now {
@@ -93,7 +93,7 @@ impl Pacer {
         Turn::Bytes(bytes)
     }
 
-    /// So many bytes of a turn were not sent.
+    /// This number of bytes of a turn was not sent.
     pub(super) fn take_back(&mut self, bytes: usize, is_busy: bool) {
         if let Some(rate) = self.rate(is_busy) {
             self.next = self.next.saturating_sub(Duration::from_secs_f64(bytes as f64 / rate));

@@ -4,7 +4,8 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What goes from `from` on for `time` to somebody who takes whatever he gets, at an uplink of `line` bytes per second.
+/// The bytes that go from `from` on for `time` to somebody who takes whatever he gets, at an uplink of `line` bytes per
+/// second.
 fn give(
     pacer: &mut Pacer,
     from: Duration,

@@ -1,4 +1,4 @@
-//! What a sync that failed had fetched and verified: kept for the next attempt, so that it is not moved again.
+//! The pieces that a failed sync had fetched and verified: kept for the next attempt, so that they are not moved again.
 //!
 //! The journal that was rolled back leaves it in the places of what it had set aside. It counts for the next fetch of
 //! tensors for which the same content is elected, and is dropped when a sync succeeds, or none of it is wanted.
@@ -29,13 +29,13 @@ pub(crate) struct Salvage {
 }
 
 impl Salvage {
-    /// What the fetch of this plan has left. `None` if that is nothing.
+    /// The pieces that the fetch of this plan has left. `None` if there are none.
     pub(super) fn of(plan: &SyncPlan, leftover: Leftover) -> Option<Self> {
         let tensors = plan.fetch.iter().map(|item| (item.key.clone(), item.digest)).collect();
         (!leftover.pages.entries.is_empty()).then_some(Self { tensors, leftover })
     }
 
-    /// What of it may be wanted by the fetch of another plan, with the numbers that the tensors have there.
+    /// The part of it that the fetch of another plan may want, with the numbers that the tensors have there.
     pub(super) fn for_plan(self, plan: &SyncPlan) -> Option<Leftover> {
         let Self { tensors, mut leftover } = self;
         let place_of = |wanted: &(Key, Digest128)| {

@@ -1,4 +1,4 @@
-//! Who fetches what: a pure schedule of the parts that are missing.
+//! The lanes and the parts that they fetch: a pure schedule of the parts that are missing.
 //!
 //! Parts wait until a lane takes them. A lane that ends gives back what it has not delivered. When nothing waits any
 //! more, a lane with nothing to do also asks for parts that another one has owed for some time, so that a slow or dead
@@ -103,7 +103,7 @@ impl Schedule {
         flight.map(|flight| flight.arrived = true).is_some()
     }
 
-    /// What has arrived is in its place; `below` are parts that it has shown to be missing.
+    /// The part that has arrived is in its place; `below` are parts that it has shown to be missing.
     pub(crate) fn finish(&mut self, job: &Job, below: impl IntoIterator<Item = Job>) {
         self.flights.remove(&job.key());
         below.into_iter().for_each(|job| self.add(job));

@@ -6,7 +6,7 @@ use pccl_hash::{Tree, tree::MEBIBYTE};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// The pieces of a tensor of so many MiB, all of which differ.
+/// The pieces of a tensor of this number of MiB, all of which differ.
 fn pieces(mebibytes: usize) -> Vec<Job> {
     let (own, theirs) = (vec![0; mebibytes * MEBIBYTE], vec![1; mebibytes * MEBIBYTE]);
     let (own, theirs) = (Levels::of(&Tree::Plain, &own, 1), Levels::of(&Tree::Plain, &theirs, 1));

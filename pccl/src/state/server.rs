@@ -88,7 +88,7 @@ struct State {
     sync: Option<SyncId>,
     /// The newest sync that this peer knows to be over.
     over: Option<SyncId>,
-    /// What is lent, and the sync that committed it.
+    /// The offer that is lent, and the sync that committed it.
     loan: Option<(SyncId, Arc<Offer>)>,
     stopped: bool,
     connections: Vec<Served>,

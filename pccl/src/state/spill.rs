@@ -15,7 +15,7 @@ use std::{
 };
 use tinysockets::private_file::create_new;
 
-/// What is written past the cache begins and ends at multiples of this, in the file and in memory.
+/// A piece that is written past the cache begins and ends at multiples of this, in the file and in memory.
 const ALIGNMENT: usize = 4096;
 /// A disk is fast enough if it takes less than this for a MiB, in the mean.
 const FAST_ENOUGH: Duration = Duration::from_millis(4);
@@ -37,7 +37,7 @@ pub(super) struct Spill {
     began: Instant,
 }
 
-/// What was written past the cache, and how long that took.
+/// The bytes that were written past the cache, and how long that took.
 #[derive(Debug, Default)]
 struct Pace {
     bytes: u64,

@@ -23,7 +23,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// What the master answers to a vote.
+/// The answer of the master to a vote.
 enum Answer {
     Plan(SyncPlan),
     Over(SyncOutcome),
@@ -35,19 +35,19 @@ enum Answer {
 pub(crate) struct Wish<'p> {
     pub(crate) strategy: SyncStrategy,
     pub(crate) limit: Limit,
-    /// What the last sync of this peer has committed.
+    /// The state that the last sync of this peer has committed.
     pub(crate) committed: Option<Arc<Committed>>,
     /// This peer has offered a state with its digest, and has committed none since.
     pub(crate) offered: bool,
-    /// What this peer fetched ahead, and not all of it.
+    /// Tensors of which this peer fetched a part ahead, and not all.
     pub(crate) torn: Torn,
-    /// What an earlier sync had fetched when it failed; after one that fails, what it has fetched.
+    /// The pieces that an earlier sync had fetched when it failed; after one that fails, its pieces.
     pub(crate) salvage: Option<Salvage>,
     /// Hears of a fetch, about once per second.
     pub(crate) progress: &'p mut dyn FnMut(SyncProgress),
 }
 
-/// What became of a sync that was committed.
+/// The result of a sync that was committed.
 #[derive(Debug)]
 pub(crate) struct Synced {
     pub(crate) info: SyncInfo,
@@ -76,7 +76,7 @@ pub(crate) fn run(shared: &Syncs, state: &mut SharedState<'_>, wish: &mut Wish<'
     Ok(Synced { info: SyncInfo { revision, tx_bytes, rx_bytes, came_ahead: false }, sync })
 }
 
-/// What was committed, and how much of it was fetched.
+/// The revision that was committed, and how much of it was fetched.
 struct Moved {
     revision: u64,
     rx_bytes: u64,
@@ -143,7 +143,7 @@ fn vote_and_move(
         ballot.outcome()?;
         return Err(Error::InvalidUsage(text));
     }
-    // Who has given up waits for the verdict only.
+    // A caller that has given up waits for the verdict only.
     if !ballot.given_up {
         ballot.report(plan.sync, SyncReport::Ready(Nothing {}), Vec::new(), Vec::new());
     }

@@ -1,4 +1,4 @@
-//! What a session has for syncs: the tensors that it gives to others, and the source that it fetches from.
+//! The parts of a session for syncs: the tensors that it gives to others, and the source that it fetches from.
 
 use super::{ahead::AheadNews, progress::Underway, server::StateServer, source::SourceWatch, upload::Upload};
 use crate::{
@@ -82,7 +82,7 @@ impl Syncs {
         self.told.identity()
     }
 
-    /// What the master gave to connect to others with.
+    /// The ways to others that the master told.
     pub(crate) fn ways(&self) -> &Arc<Ways> {
         &self.told.ways
     }
@@ -92,7 +92,7 @@ impl Syncs {
         self.told.relay.get()
     }
 
-    /// What the master gave to connect to others with.
+    /// The tickets that the master gave to connect to others with.
     pub(crate) fn wallet(&self) -> &Wallet {
         &self.told.wallet
     }

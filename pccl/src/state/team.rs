@@ -1,4 +1,5 @@
-//! What the lanes of one fetch share: the schedule, what became of each source, and which lanes are to be started.
+//! The state that the lanes of one fetch share: the schedule, what became of each source, and which lanes are to be
+//! started.
 
 use super::schedule::{Job, LaneId, Schedule};
 use pccl_protocol::{SourceFault, StatePart};
@@ -93,7 +94,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// A fetch from so many sources.
+    /// A fetch from this number of sources.
     pub(super) fn new(sources: usize) -> Self {
         let mut board = Self::default();
         board.sources.resize_with(sources, Source::default);
@@ -168,7 +169,7 @@ impl Board {
         }
     }
 
-    /// A part of so many bytes is going to be fetched.
+    /// A part of this number of bytes is going to be fetched.
     pub(super) fn expect(&mut self, job: &Job, bytes: usize) {
         if matches!(job.wanted.part, StatePart::Mebibyte(_)) {
             self.total_bytes += bytes as u64;

@@ -130,7 +130,7 @@ fn what_is_in_its_place_ends_the_fetch() {
     board.finish(0, &job, Vec::new(), 10, Duration::from_secs(1));
     assert!(matches!(board.over, Some(Over::Done)));
     assert_eq!((board.done_bytes, board.total_bytes, board.sources[0].gave_bytes), (10, 10, 10));
-    // What ends now is nobody's fault.
+    // An end of a lane is nobody's fault now.
     assert!(!board.lane_ended(lane, true, Err(broke())));
     assert!(board.sources[0].fault.is_none());
 }

@@ -1,4 +1,4 @@
-//! What goes to newcomers, at the pace that [`super::pacer`] allows.
+//! The upload to newcomers, at the pace that [`super::pacer`] allows.
 
 use super::pacer::{Gauge, Pacer, Turn};
 use parking_lot::{Condvar, Mutex};
@@ -25,13 +25,13 @@ struct State {
 }
 
 impl Upload {
-    /// Gives so many percent of what this peer can send.
+    /// Gives this percentage of the rate at which this peer can send.
     pub(crate) fn new(share_pct: u8) -> Self {
         let state = State { pacer: Pacer::new(share_pct), gauge: Gauge::default(), is_stopped: false };
         Self { began: Instant::now(), state: Mutex::new(state), stopped: Condvar::new() }
     }
 
-    /// What each link to another peer was given, and what it has yet to deliver.
+    /// Notes the bytes that each link to another peer was given, and those that it has yet to deliver.
     pub(crate) fn note_links(&self, links: &[((u128, u64), u64, Backlog)]) {
         let gone =
             links.iter().map(|(name, sent, backlog)| (*name, sent.saturating_sub(backlog.notsent_bytes)));
@@ -61,7 +61,7 @@ impl Upload {
         }
     }
 
-    /// So many bytes of a turn did not go.
+    /// This number of bytes of a turn did not go.
     pub(super) fn take_back(&self, bytes: usize, is_busy: bool) {
         if bytes > 0 {
             self.state.lock().pacer.take_back(bytes, is_busy);

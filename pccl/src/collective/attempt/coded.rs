@@ -17,7 +17,7 @@
 //! **On a device.** Elements are encoded, added to and decoded where they are; staging memory is on the host. Of a sum
 //! that stays with its owner, the owner's elements are copied, since nothing is encoded there.
 //!
-//! Whoever completes a unit is the only one to touch it until its slots are in the next state.
+//! The thread that completes a unit is the only one to touch it until its slots are in the next state.
 
 use super::{Attempt, GATHERED, Part, REDUCED, StageKind};
 use crate::{

@@ -29,7 +29,7 @@ impl<'a> Call<'a> {
     fn gather(send: Source<'a>, recv: Target<'a>, counts: Option<Vec<u64>>) -> Self {
         let (own, all) = (send.count(), recv.count());
         let (data_type, recv_type) = (send.data_type(), recv.data_type());
-        // What is there is lost in any case.
+        // The content of the target is lost in any case.
         let (send, recv) = (send.span(), recv.span());
         Self::new(move |context| {
             same_type(data_type, recv_type)?;

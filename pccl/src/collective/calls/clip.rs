@@ -24,13 +24,14 @@ use std::{borrow::Cow, ops::Range, sync::Arc};
 const NUMBERS: usize = 4;
 const ENTRY_BYTES: usize = NUMBERS * size_of::<u64>();
 
-/// What a clip has found, the same on all peers but for what is their own.
+/// The result of a clip, the same on all peers but for what is their own.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Clip {
     /// Euclidean norm of what this peer is to contribute, before the clip.
     pub norm: f64,
-    /// What each element of this peer was multiplied by: less than 1 if it was clipped; at 1 no byte was touched.
+    /// The factor by which each element of this peer was multiplied: less than 1 if it was clipped; at 1 no byte was
+    /// touched.
     pub scale: f64,
     /// The median of the norms: of an even number of peers the lesser of the two in the middle.
     pub median: f64,
@@ -38,7 +39,7 @@ pub struct Clip {
     pub peers: Vec<PeerNorm>,
 }
 
-/// What one peer was about to contribute.
+/// The norm and the scale of one peer, for the contribution that it was about to make.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct PeerNorm {
@@ -46,7 +47,7 @@ pub struct PeerNorm {
     pub peer: PeerId,
     /// Its norm, as it says itself.
     pub norm: f64,
-    /// What its elements are multiplied by.
+    /// The factor by which its elements are multiplied.
     pub scale: f64,
 }
 
@@ -56,7 +57,7 @@ impl Clip {
         self.peers.iter().filter(|it| it.scale < 1.0)
     }
 
-    /// What follows from what all have given. The same error for all if they differ in the factor.
+    /// The result that follows from the entries of all. The same error for all if they differ in the factor.
     fn judge(entries: &[Entry], rank: usize) -> Result<Self, Error> {
         let Some(first) = entries.first() else {
             return Err(Error::InvalidArgument("a clip among no peers".into()));
@@ -83,7 +84,7 @@ impl Clip {
     }
 }
 
-/// What elements with that norm together are multiplied by. A median of zero bounds nothing: there is no size that an
+/// The factor for elements that together have that norm. A median of zero bounds nothing: there is no size that an
 /// outlier could be told by.
 fn scale_of(norm: f64, median: f64, factor: f64) -> f64 {
     let bound = factor * median;
@@ -95,14 +96,14 @@ fn scale_of(norm: f64, median: f64, factor: f64) -> f64 {
 pub struct ClipReport(Arc<Mutex<Option<Clip>>>);
 
 impl ClipReport {
-    /// What the call has found, once: `None` before it has succeeded.
+    /// The result of the call, once: `None` before it has succeeded.
     pub fn take(&self) -> Option<Clip> {
         self.0.lock().take()
     }
 }
 
 impl<'a> Call<'a> {
-    /// Makes the elements of `tensors` shorter if they are an outlier among those of all peers. What it has found is in
+    /// Makes the elements of `tensors` shorter if they are an outlier among those of all peers. The result is in
     /// `report` when it has succeeded. See [`Communicator::clip_to_median`](crate::Communicator::clip_to_median).
     pub fn clip_to_median(tensors: impl Into<Vec<Target<'a>>>, factor: f64, report: &ClipReport) -> Self {
         let tensors: Vec<_> = tensors.into().iter().map(|it| (it.data_type(), it.span())).collect();
@@ -151,7 +152,7 @@ struct Looked {
     /// After what is queued on their streams.
     tensors: Vec<(DataType, Span)>,
     norm: f64,
-    /// What the vote says of their values.
+    /// The statement of the vote about their values.
     finite: Finite,
 }
 
@@ -172,7 +173,7 @@ fn look(tensors: &[(DataType, Span)]) -> Result<Looked, Error> {
     Ok(Looked { tensors: settled, norm, finite })
 }
 
-/// What the vote says: the first value that is not finite, if there is one.
+/// The statement of the vote: the first value that is not finite, if there is one.
 fn finite(tensors: &[(DataType, Cow<'_, [u8]>)], norm: f64) -> Finite {
     if norm.is_finite() {
         return Finite::All(Nothing {});
@@ -184,7 +185,7 @@ fn finite(tensors: &[(DataType, Cow<'_, [u8]>)], norm: f64) -> Finite {
     bad.map_or(Finite::All(Nothing {}), Finite::Not)
 }
 
-/// What a peer says of itself.
+/// The entry that a peer gives about itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Entry {
     norm: f64,

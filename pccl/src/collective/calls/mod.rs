@@ -64,8 +64,8 @@ impl fmt::Debug for Call<'_> {
 }
 
 impl Call<'_> {
-    /// `prepare` makes the operation, once for each try. What it captures of the caller's memory is borrowed for the
-    /// life of the call.
+    /// `prepare` makes the operation, once for each try. The caller's memory that it captures is borrowed for the life
+    /// of the call.
     fn new(prepare: impl Fn(&Context<'_>) -> Result<Prepared, Error> + Send + Sync + 'static) -> Self {
         let prepare = Box::new(prepare);
         Self { prepare, quantisation: None, refuses_non_finite: false, cut: None, lent: PhantomData }
@@ -115,7 +115,7 @@ impl Call<'_> {
     }
 }
 
-/// What a call is prepared with.
+/// The things with which a call is prepared.
 struct Context<'a> {
     me: PeerId,
     world: &'a World,
@@ -150,8 +150,8 @@ pub(crate) struct Prepared {
     /// Memory of the library that `raws` point to.
     pub(crate) rooms: Vec<Arc<Backup>>,
     pub(crate) beside: Vec<Box<dyn Beside>>,
-    /// What has gone wrong with the memory of this peer. It votes all the same, so that nobody waits for it, and the
-    /// operation fails for all.
+    /// An error of the memory of this peer. It votes all the same, so that nobody waits for it, and the operation fails
+    /// for all.
     pub(crate) failure: Option<Error>,
 }
 
@@ -184,7 +184,7 @@ impl Prepared {
     }
 }
 
-/// What may be said of an attempt by what happens beside it, on any thread.
+/// The reports about an attempt that work beside it may make, on any thread.
 pub(crate) struct Signals {
     /// It fails, for the reason given.
     pub(crate) fault: Box<dyn Fn(String) + Send>,
@@ -192,7 +192,7 @@ pub(crate) struct Signals {
     pub(crate) ready: Box<dyn Fn() + Send>,
 }
 
-/// What happens to the caller's memory beside the tensors that the engines work on.
+/// Work on the caller's memory beside the tensors that the engines work on.
 pub(crate) trait Beside: fmt::Debug + Send + Sync {
     /// Address ranges of that memory, and whether they are written.
     fn ranges(&self) -> Vec<(Range<usize>, bool)>;
@@ -220,7 +220,7 @@ pub(crate) trait Beside: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// What has gone wrong here, which is what this peer's caller gets for an operation that fails.
+    /// The error that happened here: this peer's caller gets it for an operation that fails.
     fn failure(&self) -> Option<Error> {
         None
     }
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn equal_parts_are_one_for_each_rank() {
         assert_eq!(split(&world(0), None, 4, 12), Ok(Split::Equal(3)));
-        // Whether there are so many is for the master to say: others may know of a newer world.
+        // The master says whether there are this number of ranks: others may know of a newer world.
         assert_eq!(split(&world(0), None, 4, 16), Ok(Split::Equal(4)));
         assert_eq!(split(&world(0), None, 0, 0), Ok(Split::Equal(3)));
         refused(split(&world(0), None, 4, 13), "not one part of 4");

@@ -9,12 +9,12 @@ use pccl_protocol::{Collective, PartDescriptor};
 use std::ops::Range;
 
 /// Puts memory of the host in the place of each tensor on a device that is not quantised there. Begins after what is
-/// queued on the streams of them all, for which this waits. What the device refuses is the failure of the operation.
+/// queued on the streams of them all, for which this waits. A refusal of the device is the failure of the operation.
 pub(super) fn with_host_memory(prepared: &mut Prepared, context: &Context<'_>) -> Result<(), Error> {
     let (mut staged, mut failure) = (Vec::new(), prepared.failure.clone());
     for (index, (raw, part)) in prepared.raws.iter_mut().zip(&prepared.descriptor.parts).enumerate() {
         let Some(device) = raw.device().cloned() else { continue };
-        // Whoever gives what is quantised gets what it has become.
+        // A rank that gives a quantised tensor gets back what it has become.
         let role = match device.role() {
             Role::Gives if part.quantisation.is_some() => Role::Exchanges,
             role => role,

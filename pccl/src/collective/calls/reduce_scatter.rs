@@ -1,7 +1,8 @@
 //! Reduce-scatter: each one gets its part of the reduction of what all give.
 //!
 //! Sums pass through memory for the whole tensor, which the library has; the own part of it is copied to the caller
-//! at the end. What is quantised on a device has its sums in what travels, and the own part goes where it belongs.
+//! at the end. A tensor that is quantised on a device has its sums in the bytes that travel, and the own part goes
+//! where it belongs.
 
 use super::{Beside, Call, Place, Prepared, on_device, own_part, same_type, split};
 use crate::{

@@ -23,7 +23,7 @@ impl<'a> Call<'a> {
     /// Puts what another member sends into `data`. See [`Communicator::recv`](crate::Communicator::recv).
     pub fn recv(data: impl Into<Target<'a>>, from: impl Into<Root>) -> Self {
         let (data, from) = (data.into(), from.into());
-        // What is there is lost in any case.
+        // The content of the target is lost in any case.
         let (raw, count, data_type) = (data.span().raw(Role::Gets), data.count(), data.data_type());
         Self::new(move |context| {
             let pair = Pair { from: from.peer(context.world)?, to: context.me };

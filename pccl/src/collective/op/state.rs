@@ -30,7 +30,7 @@ pub(super) enum Vote {
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) attempt: Option<Running>,
-    /// Who takes part in it, by rank.
+    /// The peers that take part in it, by rank.
     pub(super) ring: Vec<PeerId>,
     /// The vote to complete the present attempt, once it is out.
     pub(super) vote: Option<Vote>,
@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) told: bool,
     /// The vote for the present attempt is out.
     pub(super) initiated: bool,
-    /// What went wrong with the present attempt before the news that it has begun: others begin a little earlier, and
+    /// The fault of the present attempt that came before the news that it has begun: others begin a little earlier, and
     /// what they send may be damaged.
     pub(super) early: Option<OpFault>,
     pub(super) result: Option<Result<(), Error>>,

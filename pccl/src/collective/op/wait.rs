@@ -1,4 +1,4 @@
-//! What the caller's thread does once an operation is launched: it sleeps, takes the memory back, and restores it.
+//! The work of the caller's thread once an operation is launched: it sleeps, takes the memory back, and restores it.
 
 use super::{Op, ReduceInfo};
 use crate::{Error, flight, limit::Limit};
@@ -47,7 +47,7 @@ impl Op {
             true => self.beside.iter().try_for_each(|beside| beside.after(attempt.place(), &self.raws)),
             false => self.undo(),
         });
-        // Whose memory was the cause gets told what is wrong with it; another try would not help.
+        // A caller whose memory was the cause gets told what is wrong with it; another try would not help.
         let own = self.own_failure().filter(|_| !keep);
         result = delivered.and(own.map_or(result, Err));
         let (tx_bytes, rx_bytes) = attempt.traffic();
@@ -84,7 +84,7 @@ impl Op {
         undone.into_iter().collect()
     }
 
-    /// What has gone wrong with the memory of this peer.
+    /// The error of the memory of this peer.
     fn own_failure(&self) -> Option<Error> {
         let on_devices = || self.raws.iter().find_map(|raw| raw.device()?.failure());
         let beside = || self.beside.iter().find_map(|beside| beside.failure());
@@ -113,7 +113,7 @@ impl Op {
     /// of it need not wake two threads. May return earlier.
     fn read_until_over(&self, deadline: Option<Instant>) {
         let is_over = || self.state.lock().is_over();
-        // Who only asks does not take the turn from the thread that reads.
+        // A caller that only asks does not take the turn from the thread that reads.
         let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
         if !is_late && !is_over() {
             self.common.control.read_until(deadline, is_over);

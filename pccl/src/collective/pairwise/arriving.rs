@@ -1,4 +1,4 @@
-//! What a frame of pairwise exchange carries, where it lies at both ends, and what becomes of it when it is here.
+//! The cargo of a frame of pairwise exchange, where it lies at both ends, and what becomes of it when it is here.
 
 use super::{IDLE, Pairwise, Part, results};
 use crate::{
@@ -15,10 +15,10 @@ use tinysockets::link::{FrameHeader, Landing, Lent, LinkFault, Place, Transfer, 
 const RECEIVING: u8 = 1;
 const RECEIVED: u8 = 2;
 
-/// What a frame carries.
+/// The cargo of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cargo {
-    /// What a rank adds to what the receiver owns: as it is although the tensor is quantised, or not.
+    /// The contribution of a rank to a unit that the receiver owns: as it is although the tensor is quantised, or not.
     Contribution { from: usize, is_plain: bool },
     /// Something that its sender owns.
     Result,
@@ -32,7 +32,7 @@ impl Cargo {
 }
 
 impl Pairwise {
-    /// What a frame that arrives here carries, if it is one of those that do.
+    /// The cargo of a frame that arrives here, if it is one of those that do.
     fn received(&self, header: &FrameHeader) -> Option<(Frame, Cargo)> {
         let (ranks, stage, shape) = (self.plan.ranks(), header.stage as usize, self.plan.shape());
         let from = stage % ranks;

@@ -1,4 +1,4 @@
-//! What the owner of a unit, and a local owner, does with the contributions that come to it.
+//! The work of the owner of a unit, and of a local owner, on the contributions that come to it.
 
 use super::{Pairwise, Part, results};
 use crate::{
@@ -85,7 +85,7 @@ impl Pairwise {
         start..start + self.ownership.contributions(&self.plan, frame, unit).bytes()
     }
 
-    /// Adds all contributions to a unit, and encodes the sum. What is on a device is copied for it.
+    /// Adds all contributions to a unit, and encodes the sum. A tensor on a device is copied for it.
     fn combine(
         &self,
         (index, part): (usize, &Part),
@@ -143,8 +143,8 @@ impl Pairwise {
         Ok(combined.flatten().flatten().ok_or(Stop::Closed)??)
     }
 
-    /// What all contribute to a piece of a unit, in the order in which it is added: those of the own site, of which
-    /// this rank is one, in the turn of their site.
+    /// The contributions of all to a piece of a unit, in the order in which it is added: those of the own site, of
+    /// which this rank is one, in the turn of their site.
     fn in_order<'a>(
         &self,
         others: &'a [u8],

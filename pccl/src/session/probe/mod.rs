@@ -183,7 +183,7 @@ impl ProbeDesk {
     }
 }
 
-/// What to measure.
+/// The measurement that is to be made.
 struct Target {
     way: Way,
     deadline: Instant,
@@ -192,7 +192,7 @@ struct Target {
     ends_early: bool,
 }
 
-/// Who makes the connections.
+/// The end that makes the connections.
 enum Way {
     /// This peer does; with a ticket in a run with a key.
     There { place: Place, ways: Arc<Ways>, preamble: Preamble, ticket: Option<SecretKey> },

@@ -18,7 +18,7 @@ use tinysockets::{
 pub(super) const AT_ONCE: usize = 2;
 /// Visits in all. With [`SHARE`], they take a fifth of the time of one connection at most in the long run.
 const RATE: Rate = Rate { burst: 8.0, per_second: 0.1 };
-/// What one visit may take: more time than the measurement of a visitor needs.
+/// The share that one visit may take: more time than the measurement of a visitor needs.
 pub(super) const SHARE: Share = Share { time: Duration::from_secs(2), bytes: limits::MAX_VISIT_BYTES };
 /// Visits that are remembered. At this rate the last of them is older than any ticket that is still good.
 const REMEMBERED: usize = 32;

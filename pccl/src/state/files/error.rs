@@ -1,4 +1,4 @@
-//! What can be wrong with a file of a state.
+//! Errors of a file of a state.
 
 use crate::{Error, Reason};
 use std::{fmt, io, ops::Range, path::Path, path::PathBuf, sync::Arc};
@@ -11,7 +11,7 @@ pub enum StateFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried, as "write".
+        /// The action that was tried, as "write".
         doing: &'static str,
         /// The system's error.
         error: Arc<io::Error>,
@@ -22,7 +22,7 @@ pub enum StateFileError {
         path: PathBuf,
         /// The tensor, if it is known which, and which of its bytes, counted from its beginning.
         place: Option<(String, Range<u64>)>,
-        /// What is wrong.
+        /// The fault.
         text: String,
     },
     /// The file holds another tensor than the state has.
@@ -31,7 +31,7 @@ pub enum StateFileError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// What the file has, and what the state has.
+        /// The tensor that the file has, and the one that the state has.
         text: String,
     },
     /// The state or the options cannot be saved like that.

@@ -56,7 +56,7 @@ impl Entry {
     }
 }
 
-/// What is in front of the data.
+/// The header in front of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) revision: u64,
@@ -201,7 +201,7 @@ fn tree_key(key: &str) -> String {
     format!("pccl.tree.{key}")
 }
 
-/// What a tensor cannot be called in a file.
+/// Whether this is a name that a tensor cannot have in a file.
 pub(super) fn is_reserved(key: &str) -> bool {
     key == METADATA
 }
@@ -238,7 +238,7 @@ fn numbers(value: &Json) -> Option<Vec<u64>> {
     items.iter().map(|item| if let Json::Number(number) = item { Some(*number) } else { None }).collect()
 }
 
-/// What the header says about one tensor: where its bytes begin and end, and the rest.
+/// The statement of the header about one tensor: where its bytes begin and end, and the rest.
 fn tensor(key: String, value: Json) -> Result<(u64, u64, Entry), String> {
     let wrong = |what: &str| format!("tensor {key:?} {what}");
     let Json::Object(fields) = value else { return Err(wrong("is no object")) };

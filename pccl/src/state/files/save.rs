@@ -39,8 +39,8 @@ impl SaveOptions {
     }
 
     /// Keeps what the file held before as `PATH.previous`, and writes the next one over the one that is there: only
-    /// those MiBs are written that differ from it. For twice the space on the disk. Whoever has the previous file open
-    /// sees that; a file that has another name as well is left alone.
+    /// those MiBs are written that differ from it. For twice the space on the disk. A reader that has the previous file
+    /// open sees that; a file that has another name as well is left alone.
     #[must_use]
     pub fn keep_previous(mut self) -> Self {
         self.keep_previous = true;
@@ -57,7 +57,7 @@ impl SaveOptions {
     }
 }
 
-/// What was saved.
+/// The report of a saved state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SaveInfo {
@@ -302,7 +302,7 @@ fn beside(path: &Path, name: &std::ffi::OsStr, ending: &str) -> PathBuf {
 struct Part {
     path: PathBuf,
     file: File,
-    /// What is in it already, with the length of its header, data included.
+    /// The header of the content that is in it already, with the length of its header, data included.
     held: Option<(Header, u64)>,
     is_finished: bool,
 }

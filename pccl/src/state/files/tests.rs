@@ -370,7 +370,7 @@ fn only_what_has_changed_is_written_over_the_previous_file() {
     big[0] = !big[0];
     assert_eq!(save(101, &mut big, &mut small).bytes_written, whole, "there is no previous one yet");
     assert_eq!(dir.names(), ["state.safetensors", "state.safetensors.previous"]);
-    // What changed since the previous one: here, and one revision before.
+    // Changes since the previous one: here, and one revision before.
     big[5 * MIB + 1] = !big[5 * MIB + 1];
     let info = save(102, &mut big, &mut small);
     let header = whole - 20 * MIB as u64 - 24;
@@ -503,7 +503,7 @@ fn a_kill_in_the_middle_leaves_a_whole_file() {
         let revision = with_state(0, &mut big, &mut small, |state| state.load(dir.file())).expect("whole");
         assert!(revision >= last && small[0] == revision as f64, "{revision} after {last}");
     }
-    // What was left behind goes with the next one.
+    // The files that were left behind go with the next one.
     let (mut big, mut small) = (vec![0; 10], [0.0; 1]);
     with_state(1, &mut big, &mut small, |state| state.save(dir.file(), &options())).expect("saved");
     assert!(dir.names().iter().all(|name| !name.contains(".part-")), "{:?}", dir.names());

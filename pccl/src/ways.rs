@@ -1,5 +1,5 @@
-//! The known ways to each other peer: which address led to it, with which later connections begin, and whether the path
-//! drops large packets.
+//! The knowledge of the way to each other peer: which address led to it, with which later connections begin, and
+//! whether the path drops large packets.
 
 use parking_lot::Mutex;
 use pccl_protocol::{Hosts, PeerId, limits};

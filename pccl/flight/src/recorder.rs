@@ -68,8 +68,8 @@ impl Recorder {
         }
     }
 
-    /// Waits until the files of all failures so far are written, for `timeout` at most; not at all if there were enough
-    /// of them lately that the next one has to wait.
+    /// Waits until the files of all failures so far are written, for `timeout` at most; not at all if enough of them
+    /// were written lately that the next one has to wait.
     pub fn flush(&self, timeout: Duration) {
         if let Some(writer) = &self.writer {
             writer.flush(timeout);

@@ -164,7 +164,7 @@ wire_struct! {
 /// To whom a peer belongs, and whom it would help to take over. It decides alone by what it was told.
 ///
 /// A promise says that it obeys nobody of an older term from then on. A master that got it does not act by promises
-/// alone: the packets that follow from its acts leave only when half of the members know its first list
+/// alone: the packets that follow from the promises leave only when half of the members know its first list
 /// ([`told`](Allegiance::told)). So a peer that does not know the list may promise itself to another one in a newer
 /// term, and then does not take the list of the one before: half of the members, and more than half of them, have one
 /// in common. (The two rounds are those of Lamport, "The Part-Time Parliament", 1998.)

@@ -48,7 +48,7 @@ pub struct OpKey {
     pub track: u8,
 }
 
-/// The buffer that a frame is a piece of, and the length of the frame.
+/// The attempt and the buffer that a frame is a piece of, and the length of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FrameHeader {
     /// The attempt that the frame belongs to.

@@ -34,7 +34,7 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     /// For the thread: there may be something to write.
     filled: Condvar,
-    /// For whoever flushes: something was written.
+    /// For the thread that flushes: something was written.
     written: Condvar,
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigfillset` initialises the set that the others are given; `before` is only written. Faults of the
-    // thread itself stay: whoever handles them wants to hear of them.
+    // thread itself stay: their handlers want to hear of them.
     let is_blocked = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         for fault in faults {

@@ -94,7 +94,7 @@ impl pccl_log::Log for Shared {
     }
 }
 
-/// A logger that waits stops nobody; what it missed is counted, at its place.
+/// A logger that waits stops nobody; the lines that it missed are counted, at their place.
 fn gap() {
     start(Shared(&GATE));
     GATE.shut(true);

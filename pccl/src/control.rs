@@ -1,8 +1,8 @@
-//! The connection to the master, for whoever has something to say to it or waits for its answer.
+//! The connection to the master, for callers that have something to say to it or wait for its answer.
 //!
 //! When the connection ends that something on the way may have closed, another one takes its place and goes on where it
-//! was ([`pccl_protocol::Return`]): what has been sent is kept until the master has it, and whoever waits for an answer
-//! waits on.
+//! was ([`pccl_protocol::Return`]): sent packets are kept until the master has them, and a caller that waits for an
+//! answer waits on.
 //!
 //! It knows nothing of the session that it belongs to: what that does when the connection cannot go on by itself is
 //! given to it as [`Callbacks`].
@@ -63,7 +63,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Without a connection: what is sent before [`Control::open`] goes nowhere.
+    /// Without a connection: a packet that is sent before [`Control::open`] goes nowhere.
     pub(crate) fn new(flight: Arc<Recorder>, callbacks: Callbacks) -> Self {
         Self {
             flight,
@@ -220,7 +220,8 @@ impl Control {
         }
     }
 
-    /// As [`Control::send`], for threads that must not wait: what cannot be written at once is left to another one.
+    /// As [`Control::send`], for threads that must not wait: a packet that cannot be written at once is left to another
+    /// one.
     pub(crate) fn send_soon(&self, packet: C2m) {
         let Some(mut sent) = self.sent.try_lock() else { return (self.callbacks.send_later)(packet) };
         let Some(socket) = self.socket() else { return };
@@ -286,8 +287,8 @@ impl Control {
     }
 
     /// Waits for the connection that takes the place of one that has ended. `None`: the session has ended as well, or
-    /// the deadline passed. One of both comes about: whoever notes the end of a connection ends the session, or has
-    /// another connection looked for with a limit.
+    /// the deadline passed. One of both comes about: the thread that notes the end of a connection ends the session, or
+    /// has another connection looked for with a limit.
     fn next_socket(
         &self,
         before: &Arc<QueuedSocket<M2c>>,

@@ -306,7 +306,7 @@ impl RawTensor {
     /// Reads some bytes of the result. Only after the gate of the attempt has drained.
     pub(crate) fn view_result<R>(&self, bytes: Range<usize>, work: impl FnOnce(&[u8]) -> R) -> R {
         assert!(self.device.is_none() && bytes.start <= bytes.end && bytes.end <= self.bytes);
-        // SAFETY: the range was just checked; whoever owns the memory has lent it until the operation is over, and no
+        // SAFETY: the range was just checked; the owner of the memory has lent it until the operation is over, and no
         // other thread uses it any more.
         work(unsafe { std::slice::from_raw_parts(self.recv.add(bytes.start), bytes.len()) })
     }
@@ -473,7 +473,7 @@ impl HostState {
         unsafe { Lent::read_only(self.start, self.bytes, gate.clone()) }
     }
 
-    /// The content, to be changed. Only while nothing of it is lent: whoever lent it has drained the gate.
+    /// The content, to be changed. Only while nothing of it is lent: the code that lent it has drained the gate.
     pub(crate) fn view_mut(&mut self) -> &mut [u8] {
         // SAFETY: `self` stands for the exclusive borrow of these bytes, and is itself borrowed exclusively; every gate
         // behind which they were lent has drained.

@@ -248,7 +248,7 @@ impl<'scope, 'env> Course<'_, 'scope, 'env> {
                 launched.map_or_else(|error| failure = Some(error), |one| flying.push_back(one));
             }
             if failure.is_some() {
-                // Nobody is left alone with them: who has not failed as well hears of it.
+                // Nobody is left alone with them: a peer that has not failed as well hears of it.
                 flying.iter().for_each(|other| other.reduce.abort());
             }
             let Some(one) = flying.pop_front() else { break };

@@ -1,10 +1,10 @@
 //! Park one thread and wake it from others.
 //!
 //! **Purpose.** A thread that waits for "something happened" (a frame arrived, a queue got room, a request was
-//! answered) and has its own place to look up what happened. It owns a [`Parker`]; whoever makes something happen first
-//! publishes it, then calls [`Unparker::unpark`]. A wake that comes before the park is kept as a token, so no wake is
-//! lost whatever the interleaving; several wakes before one park are a single token, so the waker never blocks and
-//! nothing is counted. Waking a thread that is not parked costs one atomic swap and no system call.
+//! answered) and has its own place to look up what happened. It owns a [`Parker`]; a thread that makes something happen
+//! first publishes it, then calls [`Unparker::unpark`]. A wake that comes before the park is kept as a token, so no
+//! wake is lost whatever the interleaving; several wakes before one park are a single token, so the waker never blocks
+//! and nothing is counted. Waking a thread that is not parked costs one atomic swap and no system call.
 //!
 //! **Limits.** A parker carries no data and no count: after a wake, look at the state that you wait for, and park again
 //! if it is not there yet. It is not a condition variable for many waiters: exactly one thread parks on a parker. It

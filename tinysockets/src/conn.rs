@@ -177,8 +177,8 @@ impl Conn {
         }));
     }
 
-    /// The reply to the preamble has been sent, or received: what follows travels as the [mode](WireMode) says, which
-    /// may be as it is.
+    /// The reply to the preamble has been sent, or received: the bytes that follow travel as the [mode](WireMode) says,
+    /// which may be as it is.
     pub(crate) fn replied(&mut self) {
         // The sender of a reply sends at once, and the receiver has read nothing behind it.
         self.sealed.take_if(|sealed| sealed.mode == WireMode::Off);
@@ -266,7 +266,7 @@ impl Conn {
         }
     }
 
-    /// Whether something was taken that has not left: what is sent next stands behind it.
+    /// Whether something was taken that has not left: the bytes that are sent next stand behind it.
     #[must_use]
     pub fn is_within_record(&self) -> bool {
         self.sealed.as_ref().is_some_and(|sealed| sealed.is_waiting.load(Ordering::Relaxed))
@@ -362,7 +362,7 @@ impl Conn {
         sys::poll_fd(self.fd(), interest, deadline)
     }
 
-    /// Shuts one direction or both; whoever waits for it is woken. Fails only if the connection is down already.
+    /// Shuts one direction or both; a thread that waits for it is woken. Fails only if the connection is down already.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.stream.shutdown(how)
     }
@@ -415,7 +415,7 @@ impl Conn {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
     }
 
-    /// The system takes little that it cannot send at once, so that whoever sends can stop at any time. Fails where the
+    /// The system takes little that it cannot send at once, so that the sender can stop at any time. Fails where the
     /// system does not know how.
     pub fn keep_little_unsent(&self) -> io::Result<()> {
         sys::set_notsent_lowat(self.fd(), UNSENT_BYTES)

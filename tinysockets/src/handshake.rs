@@ -1,5 +1,5 @@
-//! How a connection begins: who knocks says what it wants, both prove that they hold the same secret, and only then
-//! does anything else of the protocol flow.
+//! How a connection begins: the end that knocks says what it wants, both prove that they hold the same secret, and only
+//! then does anything else of the protocol flow.
 //!
 //! Without a run key that is the [preamble](crate::preamble) and the reply to it. With one, the preamble says so, and a
 //! handshake lies between the two: Noise, `NNpsk0_25519_ChaChaPoly_BLAKE2s`. The shared secret is the run key on the

@@ -16,7 +16,7 @@ use std::{
 
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 1024;
-/// Connections accepted in one turn of the loop: few, so that whoever is there already does not wait for them.
+/// Connections accepted in one turn of the loop: few, so that clients that are there already do not wait for them.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Pause after an accept error that does not go away by itself, such as "too many open files".
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

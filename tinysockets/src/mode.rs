@@ -17,8 +17,8 @@ pub enum WireMode {
     Encrypt,
     /// Somebody on the way can read it, and not change it.
     Integrity,
-    /// Both ends prove that they have the key, and then bytes travel as without one: whoever is on the way reads and
-    /// changes them. For private wires.
+    /// Both ends prove that they have the key, and then bytes travel as without one: somebody on the way can read and
+    /// change them. For private wires.
     Off,
 }
 

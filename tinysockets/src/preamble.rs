@@ -34,7 +34,7 @@ pub const SECURITY_NONE: u8 = 0;
 pub const SECURITY_KEY: u8 = 1;
 /// As [`SECURITY_KEY`], with records that are authenticated and not encrypted. For bulk data only.
 pub const SECURITY_INTEGRITY: u8 = 2;
-/// As [`SECURITY_KEY`] up to the reply to the preamble; what follows is not protected. For bulk data only.
+/// As [`SECURITY_KEY`] up to the reply to the preamble; the bytes that follow are not protected. For bulk data only.
 pub const SECURITY_OFF: u8 = 3;
 
 /// Not text, and with both kinds of line end: neither a terminal nor another protocol sends it by accident.

@@ -307,7 +307,7 @@ mod tests {
         });
         let mut buffer = [0; 1];
         assert_eq!(conn.try_recv(&mut buffer).unwrap(), 1);
-        // The edge is over; whoever has not read all must say so.
+        // The edge is over; a loop that has not read all must say so.
         assert!(!reactor.has_readable() && !reactor.may_be_over(key));
         reactor.mark_readable(key);
         assert_eq!(reactor.time_to_wait(None), Duration::ZERO);

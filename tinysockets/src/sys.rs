@@ -55,7 +55,7 @@ pub struct Readiness {
     pub readable: bool,
     /// A write will not block.
     pub writable: bool,
-    /// The connection is down in both directions; what has arrived before can still be read.
+    /// The connection is down in both directions; bytes that have arrived before can still be read.
     pub hangup: bool,
     /// The descriptor has an error pending, or is not open; the next call on it says which.
     pub error: bool,

@@ -1,10 +1,10 @@
 //! How much strangers may ask for: whose connections are taken, and which of them goes first when there are too many.
 //!
-//! Strangers are counted by networks, /24 for IPv4 and /64 for IPv6: whoever has one address there often has them all.
-//! IPv6 is counted by blocks of networks as well, /48: whoever has one network there often has all 65,536. Each network
-//! may begin a number of connections at once, and then a number each second; one that turns out to be of somebody who
-//! belongs to the run does not count. Networks and blocks that have begun many share a rate, so that a lot of them
-//! together cannot take all of the processor either. Pure: told the time, no input or output.
+//! Strangers are counted by networks, /24 for IPv4 and /64 for IPv6: somebody with one address there often has them
+//! all. IPv6 is counted by blocks of networks as well, /48: somebody with one network there often has all 65,536. Each
+//! network may begin a number of connections at once, and then a number each second; one that turns out to be of
+//! somebody who belongs to the run does not count. Networks and blocks that have begun many share a rate, so that a lot
+//! of them together cannot take all of the processor either. Pure: told the time, no input or output.
 
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::RandomState},
@@ -230,7 +230,7 @@ impl<K: Copy + Ord> Crowd<K> {
 
     /// Which has to go, if there are more than `total_max`, or more than `network_max` of one network that have shown
     /// nothing. Those that have opened go last. Of the others one of the network that has most of them goes, of the
-    /// block that has most; if none has many, any: whoever has many networks has most of those connections. Which one
+    /// block that has most; if none has many, any: somebody with many networks has most of those connections. Which one
     /// is drawn of the older half: so a newcomer has time to speak, and a crowd that comes fast does not drive out
     /// everybody who takes longer than that.
     pub fn one_too_many(&mut self, total_max: usize, network_max: usize) -> Option<K> {

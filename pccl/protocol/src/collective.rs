@@ -154,7 +154,8 @@ impl Descriptor {
     }
 
     fn can_be_pairwise(&self, ranks: usize) -> bool {
-        // Over the mesh an owner quantises what it has folded, and who alone keeps that should not lose by it.
+        // Over the mesh an owner quantises what it has folded, and an owner that alone keeps that should not lose by
+        // it.
         let is_lossy = self.parts.iter().any(|part| part.quantisation.is_some());
         let kind = self.kind();
         let stays = matches!(kind, CollectiveKind::Reduce | CollectiveKind::ReduceScatter);

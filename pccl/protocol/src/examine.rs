@@ -59,7 +59,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A peer of the run, for whoever asks from outside.
+    /// A peer of the run, for a machine that asks from outside.
     pub struct ExaminedPeer {
         /// Its identity, and where the one who asks reaches it.
         pub target: ReachTarget,

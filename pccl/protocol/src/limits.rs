@@ -108,7 +108,8 @@ pub const CONTROL_BUFFER_BYTES: usize = 256 << 10;
 pub const TURN_BYTES: usize = 64 << 10;
 /// Packets of one connection that a master looks at in one turn.
 pub const TURN_PACKETS: usize = 64;
-/// Time for one turn through all connections, in milliseconds; who was not reached is the first of the next turn.
+/// Time for one turn through all connections, in milliseconds; a client that was not reached is the first of the next
+/// turn.
 pub const TURN_MS: u64 = 20;
 /// Bytes that a master reads and throws away of a client that it has dropped, so that the client hears why.
 pub const MAX_THROWN_AWAY_BYTES: usize = 16 << 20;

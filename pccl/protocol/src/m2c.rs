@@ -120,7 +120,8 @@ wire_struct! {
         pub state_key: Option<SecretKey>,
         /// Where peers meet that cannot be dialed, if the master has a relay.
         pub relay: Option<RelayOffer>,
-        /// The master goes on after its death, when it is started again: who finds nobody at its port looks for it.
+        /// The master goes on after its death, when it is started again: a peer that finds nobody at its port looks for
+        /// it.
         pub comes_back: bool,
     }
 }

@@ -1,10 +1,11 @@
 //! One attempt of one collective, as the links see it: where each frame comes from and goes to, and how far it all is.
 //!
 //! **Access to the bytes.** Each frame of each chunk has a slot with a small state. An RX thread takes a slot by moving
-//! it from one state to the next; whoever takes it is the only one to write the frame's bytes until it puts the slot
-//! into the next state, and a frame that is not expected in that state is refused. TX threads read bytes whose slot is
-//! done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank has
-//! received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no overlap.
+//! it from one state to the next; the thread that takes it is the only one to write the frame's bytes until it puts the
+//! slot into the next state, and a frame that is not expected in that state is refused. TX threads read bytes whose
+//! slot is done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank
+//! has received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no
+//! overlap.
 //!
 //! **Partial sums.** Where the result stays with the owner of a chunk, the other ranks must not lose what they have: in
 //! place they fold into the backup, and pass that on.

@@ -50,7 +50,7 @@ pub(crate) fn backup_bytes(descriptor: &Descriptor, raws: &[RawTensor]) -> usize
     descriptor.parts.iter().zip(raws).map(|(part, raw)| part_backup_bytes(part, raw)).sum()
 }
 
-/// Of a quantised tensor nothing has to be saved; what cannot be cut adds up in the backup.
+/// Of a quantised tensor nothing has to be saved; a tensor that cannot be cut adds up in the backup.
 fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
     match &part.quantisation {
         Some(quantisation) if quantisation.scheme().can_be_cut() => 0,

@@ -144,7 +144,7 @@ impl Builder {
 
     /// The members of the group are given by [`Communicator::form_group`], instead of being let in one after the
     /// other: `connect` returns as soon as the master knows this peer, and there is no group until one is formed. All
-    /// peers with this number of a group choose the same way; who comes with the other one is refused
+    /// peers with this number of a group choose the same way; a peer that comes with the other one is refused
     /// ([`Error::Refused`], "group of another kind"). Default false.
     pub fn formed_groups(mut self, formed: bool) -> Self {
         self.formed = formed;
@@ -223,7 +223,7 @@ impl Builder {
 
     /// How long a call may wait for other peers, unless it names a limit of its own. Then it gives up: for all peers
     /// where that is possible, see [`Error::TimedOut`]. It has to be longer than the longest step of the slowest
-    /// peer, as whoever computes keeps the others waiting. Default: no limit. [`Communicator::set_call_timeout`]
+    /// peer, as a peer that computes keeps the others waiting. Default: no limit. [`Communicator::set_call_timeout`]
     /// changes it later.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = Some(timeout);

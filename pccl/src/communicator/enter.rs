@@ -75,7 +75,7 @@ impl Communicator {
         let session = self.reach(at, ahead, Patience::new(Instant::now(), time))?;
         let shared = session.shared.clone();
         let mut slot = self.session.lock();
-        // Under the lock: whoever closes from now on finds the session.
+        // Under the lock: a caller that closes from now on finds the session.
         at.check()?;
         *slot = Some(session);
         Ok(shared)

@@ -15,7 +15,7 @@ const USUAL_LIMIT: Duration = Duration::from_secs(60);
 pub enum Member {
     /// By its [identity](Communicator::id): this one connection of it, and no later one.
     Peer(PeerId),
-    /// By its [name](crate::Builder::name): whoever is called so. A name that two peers bear is an error.
+    /// By its [name](crate::Builder::name): the peer that has this name. A name that two peers bear is an error.
     Name(String),
 }
 
@@ -54,7 +54,7 @@ impl Communicator {
     /// From then on the members stay the same until the next forming: nobody is let in, and when one is lost, all that
     /// is under way and whatever is called fails with the verdict
     /// [`GroupBroken`](crate::Cause::GroupBroken), which names it. A forming replaces the groups that its members were
-    /// in; who is left over in those gets the same verdict.
+    /// in; a peer that is left over in those gets the same verdict.
     ///
     /// A `uuid` is used once: for another try, after a failure too, all take a fresh one. Members who call late learn
     /// what became of theirs.

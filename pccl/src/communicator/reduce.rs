@@ -46,7 +46,7 @@ impl Communicator {
 
     /// Reduces many tensors in one operation: one vote, one world, one outcome. After an abort it is tried again,
     /// whole, until it succeeds, too few peers are left, the limit or the retries of `options` are used up, or a caller
-    /// on any peer has given it up (`CallerAbort`, `CallTimeout`): whoever did so may not come back to it.
+    /// on any peer has given it up (`CallerAbort`, `CallTimeout`): a peer that did so may not come back to it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; after any, all send and in-place tensors are as before.

@@ -145,8 +145,8 @@ impl RawState {
         }
     }
 
-    /// The content in pieces of a MiB, to be changed. Only while nothing of it is lent: whoever lent it has drained the
-    /// gate.
+    /// The content in pieces of a MiB, to be changed. Only while nothing of it is lent: the code that lent it has
+    /// drained the gate.
     pub(crate) fn pieces(&mut self) -> Vec<Piece<'_>> {
         match self {
             Self::Host(memory) => memory.view_mut().chunks_mut(tree::MEBIBYTE).map(Piece::Host).collect(),

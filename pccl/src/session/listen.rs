@@ -70,7 +70,7 @@ fn what_for(role: Role) -> &'static str {
     }
 }
 
-/// Starts to accept, once this peer knows who it is: whoever comes before waits in the kernel.
+/// Starts to accept, once this peer knows who it is: a connection that comes before waits in the kernel.
 pub(crate) fn spawn(listeners: Vec<(Role, Listener)>, shared: &Arc<Shared>) -> Result<Acceptor, Error> {
     let lock = match (&shared.config.run_keys, shared.told.wallet.service_key()) {
         (None, _) => None,

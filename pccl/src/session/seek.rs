@@ -1,5 +1,5 @@
 //! Looks for the master again when the connection to it has ended that something on the way may have closed. Everything
-//! else goes on meanwhile: who waits for an answer waits on, and what is sent leaves over the next connection.
+//! else goes on meanwhile: a caller that waits for an answer waits on, and packets leave over the next connection.
 
 use super::{
     Shared, dial_master,

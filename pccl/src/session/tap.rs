@@ -108,7 +108,7 @@ fn receive(shared: &Weak<Shared>, kind: u16, body: &[u8]) -> Tap<M2c> {
         M2c::StandsBy(answer) if shared.told.identity().is_none() => return Tap::Keep(M2c::StandsBy(answer)),
         M2c::StandsBy(answer) => log::info!("{}", answer.text),
         M2c::Returned(_) => return Tap::Close("the answer to a return that was not asked for".into()),
-        // No peer asks for rates or is examined, and who is let in has a sync for the state.
+        // No peer asks for rates or is examined, and a peer that is let in has a sync for the state.
         M2c::Rates(_) | M2c::Examined(_) | M2c::StateAhead(_) => {}
         // Here and not where the leaving thread waits: the end of the connection behind it is no loss of the master.
         M2c::Goodbye(_) => shared.finish(End::Closed),

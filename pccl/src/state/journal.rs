@@ -119,7 +119,7 @@ impl<'a> Journal<'a> {
         self
     }
 
-    /// A journal that keeps nothing: what is replaced is gone.
+    /// A journal that keeps nothing: replaced pieces are gone.
     pub(crate) fn that_forgets(tensors: Vec<Pieces<'a>>) -> Self {
         let (directory, (held, found)) = (PathBuf::new(), Default::default());
         Self { tensors, limit: 0, first: 0, block_bytes: 0, directory, keeps: false, held, found }

@@ -201,7 +201,7 @@ impl<'a> SharedState<'a> {
     /// revision or a later one, and had the same tensor, neither the next sync nor a loan hashes it; otherwise they
     /// hash it as ever. Builds with debug assertions hash it all the same, and refuse to sync or lend what has changed.
     /// In other builds a wrong word makes this peer vote for a content that it does not have: the states of the peers
-    /// differ from then on, and whoever fetches from this peer takes it for a source that lies.
+    /// differ from then on, and a peer that fetches from this one takes it for a source that lies.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no tensor with this key.

@@ -2,7 +2,7 @@
 //!
 //! Parts wait until a lane takes them. A lane that ends gives back what it has not delivered. When nothing waits any
 //! more, a lane with nothing to do also asks for parts that another one has owed for some time, so that a slow or dead
-//! source holds nobody up; whoever delivers first counts.
+//! source holds nobody up; the lane that delivers first counts.
 
 use super::compare::Wanted;
 use pccl_protocol::StatePart;
@@ -109,7 +109,7 @@ impl Schedule {
         below.into_iter().for_each(|job| self.add(job));
     }
 
-    /// A lane has ended: what only it owed waits again, before all others.
+    /// A lane has ended: the parts that only it owed wait again, before all others.
     pub(crate) fn lose(&mut self, lane: LaneId) {
         let mut orphans = Vec::new();
         for flight in self.flights.values_mut().filter(|flight| !flight.arrived) {

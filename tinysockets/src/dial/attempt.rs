@@ -1,5 +1,5 @@
 //! One attempt to be connected with somebody: the connection, the preamble, the handshake of a run with a key, and the
-//! reply. It never blocks: whoever has it waits for its socket, and calls it when that is ready.
+//! reply. It never blocks: its owner waits for its socket, and calls it when that is ready.
 
 use std::{
     io,

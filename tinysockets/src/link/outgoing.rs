@@ -151,7 +151,7 @@ impl OutLink {
     /// then [`Transfer::released`].
     pub fn push(&self, frame: Outgoing) {
         let is_small = frame.header.len as usize <= SENT_BY_PUSHER_BYTES_MAX;
-        // Not within another such push: what is called back from there may push, and so on without end.
+        // Not within another such push: the callback from there may push, and so on without end.
         let may_borrow = is_small && !PUSHING.get();
         let pushed = self.shared.queue.lock().push(frame, may_borrow);
         match pushed {
@@ -456,8 +456,8 @@ impl Shared {
         drop_frames([frame], first);
     }
 
-    /// Waits without a limit until the connection takes bytes: whoever judges that it is stuck ends the link, which
-    /// shuts it down and so ends the wait.
+    /// Waits without a limit until the connection takes bytes: a caller that judges that it is stuck ends the link,
+    /// which shuts it down and so ends the wait.
     fn wait_for_room(&self, connection: u16) -> Result<(), Fault> {
         let ready = self
             .core

@@ -1,4 +1,4 @@
-//! A connection whose packets are sorted: some are dealt with at once, the others wait for whoever asks for them.
+//! A connection whose packets are sorted: some are dealt with at once, the others wait for a caller that asks for them.
 //!
 //! One thread reads: one of its own, or one that [visits](QueuedSocket::read_until). Each packet is first shown to the
 //! *tap* on that thread, which decodes it, once, and may deal with it; the others lie decoded in a bounded inbox, from
@@ -55,7 +55,7 @@ pub struct QueuedConfig {
     pub on_close: Option<OnClose>,
 }
 
-/// Why a connection ended. The first cause is kept; what follows from it does not replace it.
+/// Why a connection ended. The first cause is kept; a later one does not replace it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
     /// The other side closed the connection.
@@ -289,7 +289,7 @@ impl<T: Send + 'static> QueuedSocket<T> {
         self.shared.reading.wait_until_over();
     }
 
-    /// Ends the connection as the system would if it broke, and does not wait for whoever reads.
+    /// Ends the connection as the system would if it broke, and does not wait for the reader.
     pub fn break_off(&self, why: &str) {
         self.shared.end(CloseReason::Io(why.to_owned()));
     }

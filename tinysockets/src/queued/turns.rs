@@ -1,11 +1,11 @@
 //! The turns of reading: the protocol between a reading thread, those that visit, and those that want one of them to
 //! look up.
 //!
-//! There is one reader at a time: whoever holds the turn. The reading thread reads while nobody visits. A visitor says
-//! that it is there, wakes the reading thread from its wait in the kernel, if need be, and takes the turn. The reading
-//! thread sees that there is a visitor and sleeps: for [`LINGER`], and if it finds the same visit then, without a
-//! limit, until the visitor wakes it on leaving. After a visit nobody reads for [`LINGER`], because where there was one
-//! visit the next is often close; whoever needs it earlier calls [`Turns::recall`].
+//! There is one reader at a time: the thread that holds the turn. The reading thread reads while nobody visits. A
+//! visitor says that it is there, wakes the reading thread from its wait in the kernel, if need be, and takes the turn.
+//! The reading thread sees that there is a visitor and sleeps: for [`LINGER`], and if it finds the same visit then,
+//! without a limit, until the visitor wakes it on leaving. After a visit nobody reads for [`LINGER`], because where
+//! there was one visit the next is often close; a thread that needs it earlier calls [`Turns::recall`].
 //!
 //! Nothing here reads, sleeps or looks at a clock, so that the model checker can drive it: `tests/link_loom.rs`.
 //!
@@ -121,7 +121,7 @@ impl<R, W: Wake> Turns<R, W> {
         drop(turn);
         let mut visits = lock(&self.visits);
         visits.present = false;
-        // Asked after the visit is over: who comes later finds that out, and recalls.
+        // Asked after the visit is over: a thread that comes later finds that out, and recalls.
         let is_awaited = is_awaited();
         visits.aside_until = (!is_awaited).then(|| now + LINGER);
         if std::mem::take(&mut visits.sound_asleep) || is_awaited {
@@ -144,7 +144,7 @@ impl<R, W: Wake> Turns<R, W> {
         }
     }
 
-    /// The connection has ended: wakes whoever reads, and whoever sleeps instead of reading.
+    /// The connection has ended: wakes the thread that reads, and the one that sleeps instead of reading.
     pub fn wake_all(&self) {
         lock(&self.visits).aside_until = None;
         self.thread.unpark();

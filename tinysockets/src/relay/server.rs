@@ -28,7 +28,7 @@ use crate::{
 
 /// Bytes that are kept for each direction of a pair, and moved at once.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Less than this is not worth a call: who has used up the rate waits until there is so much of it.
+/// Less than this is not worth a call: a relay that has used up the rate waits until there is so much of it.
 const LEAST_BYTES: usize = 16 << 10;
 /// Bytes that the system keeps for each direction of a connection.
 const SYSTEM_BUFFER_BYTES: usize = 1 << 20;
@@ -189,7 +189,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.gauge.connections.fetch_sub(1, Ordering::Relaxed);
-        // Closing a connection with unread bytes resets it, and what the other end has not read yet is lost.
+        // Closing a connection with unread bytes resets it, and the bytes that the other end has not read yet are lost.
         let _ = self.conn.shutdown(Shutdown::Write);
         let _ = self.conn.try_recv(&mut [0; 1024]);
     }

@@ -144,7 +144,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// The same for elements on a device, which are copied for it: what stays with its owner is not encoded again.
+    /// The same for elements on a device, which are copied for it: a sum that stays with its owner is not encoded
+    /// again.
     fn complete_on(
         &self,
         device: &LentDevice,

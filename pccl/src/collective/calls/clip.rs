@@ -1,4 +1,4 @@
-//! Clip: everybody learns the norms of what all are about to contribute, and whoever is beyond a multiple of their
+//! Clip: everybody learns the norms of what all are about to contribute, and a peer that is beyond a multiple of their
 //! median makes its own contribution shorter, before the average.
 //!
 //! It is an all-gather of four numbers of each peer, in memory of the library. The caller's tensors are read before the

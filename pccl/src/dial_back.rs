@@ -1,5 +1,5 @@
 //! Connections that this peer wants from others that it cannot dial: it asks the master, they dial, and what comes is
-//! handed to whoever waits for it. A connection for which nobody waits is not taken.
+//! handed to the caller that waits for it. A connection for which nobody waits is not taken.
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;

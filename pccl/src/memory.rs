@@ -322,7 +322,7 @@ impl RawTensor {
             // The thread that brings it says so when this peer has voted.
             return Ok(None);
         }
-        // SAFETY: the borrow of whoever owns these bytes covers them until the operation is over, and as it has not
+        // SAFETY: the borrow of the owner of these bytes covers them until the operation is over, and as it has not
         // begun, nobody writes them.
         let bytes = unsafe { std::slice::from_raw_parts(self.send, self.bytes) };
         Ok(first_non_finite(data_type, bytes))

@@ -131,7 +131,8 @@ impl Entrance {
 impl Acceptor {
     /// Starts to take connections from `listeners`, each of which serves one role, from whichever side it is dialed,
     /// and checks; that for data takes probes, too. A connection of another role is refused, and what is no preamble is
-    /// closed, without `handler` seeing it; nor does it see whoever does not have what the lock wants, if there is one.
+    /// closed, without `handler` seeing it; nor does it see a dialer that does not have what the lock wants, if there
+    /// is one.
     pub fn spawn(
         listeners: Vec<(Role, Listener)>,
         limits: AcceptLimits,

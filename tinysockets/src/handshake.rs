@@ -172,7 +172,7 @@ impl Knock {
         }
     }
 
-    /// The version of whoever wrote the reply that was [heard](Heard::Reply).
+    /// The version of the end that wrote the reply which was [heard](Heard::Reply).
     #[must_use]
     pub fn version(&self) -> u16 {
         self.inlet.bytes.first_chunk().map_or(0, Reply::version_of)

@@ -157,7 +157,7 @@ impl RunKey {
         from_variable(KEY_VARIABLE)
     }
 
-    /// The key as text, for whoever is to have it: 64 hexadecimal digits.
+    /// The key as text, for those who are to have it: 64 hexadecimal digits.
     #[must_use]
     pub fn to_text(&self) -> String {
         self.0.bytes().iter().map(|byte| format!("{byte:02x}")).collect()

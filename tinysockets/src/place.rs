@@ -148,7 +148,7 @@ pub fn may_be_told(ip: IpAddr) -> bool {
 }
 
 /// Why nobody on another machine can connect to a host, if it is an address in digits of which that is known: one
-/// sentence that says what to give instead. Loopback addresses and names are judged by whoever connects.
+/// sentence that says what to give instead. The dialer judges loopback addresses and names.
 #[must_use]
 pub fn why_unusable(host: &str) -> Option<String> {
     let (digits, zone) = host.split_once('%').map_or((host, None), |(digits, zone)| (digits, Some(zone)));

@@ -381,7 +381,7 @@ impl Reply {
         }
     }
 
-    /// The protocol version of whoever wrote a reply, which stands at the same place in all versions.
+    /// The protocol version of the end that wrote a reply, which stands at the same place in all versions.
     #[must_use]
     pub fn version_of(bytes: &[u8; REPLY_BYTES]) -> u16 {
         u16::from_be_bytes([bytes[4], bytes[5]])

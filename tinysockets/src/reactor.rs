@@ -241,8 +241,8 @@ impl Reactor {
         self.readable.insert(key);
     }
 
-    /// Whether the end of a connection may stand behind what it still gives. If not, whoever has received less than it
-    /// had room for has received all, and hears of more.
+    /// Whether the end of a connection may stand behind what it still gives. If not, a reader that has received less
+    /// than it had room for has received all, and hears of more.
     pub fn may_be_over(&self, key: u64) -> bool {
         self.over.contains(&key)
     }

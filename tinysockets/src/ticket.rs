@@ -3,8 +3,8 @@
 //! A ticket is the shared secret of the handshake in the place of the run key: both ends prove that they have it, and
 //! nobody sends it. The master draws an [`Authority`]. Of that it makes a [`ServiceKey`] for each peer, and tells it to
 //! nobody else. Of the service key of a peer and of what a connection to it is for it makes the ticket, and tells it to
-//! whoever is to make the connection. So the one that is called makes the same ticket of the preamble, without having
-//! been told who comes, and nobody but these three can.
+//! the peer that is to make the connection. So the one that is called makes the same ticket of the preamble, without
+//! having been told who comes, and nobody but these three can.
 //!
 //! Pure: no input or output, but for the random numbers of an authority.
 

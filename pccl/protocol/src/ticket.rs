@@ -65,7 +65,7 @@ wire_struct! {
         pub role: TicketRole,
         /// Which of several connections.
         pub index: u16,
-        /// How many connections are to be made together; 0 leaves the number to whoever dials.
+        /// How many connections are to be made together; 0 leaves the number to the end that dials.
         pub count: u16,
     }
 }

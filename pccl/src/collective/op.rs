@@ -431,7 +431,7 @@ impl Op {
 
 impl AttemptOwner for Op {
     fn received_all(&self, op: OpId) {
-        // If not, whoever makes it ready comes back to it.
+        // If not, the work that makes it ready comes back to it.
         if self.beside.iter().all(|beside| beside.is_ready()) {
             self.vote_complete(op, None);
         }

@@ -300,7 +300,7 @@ impl Plan {
         }
     }
 
-    /// All units of a chunk as one, which is as good for whoever encodes or decodes all of them.
+    /// All units of a chunk as one, which is as good for a rank that encodes or decodes all of them.
     pub(crate) fn all_units(&self, part: usize, chunk: usize) -> Unit {
         let plan = &self.parts[part];
         let (elements, encoded) = (plan.elements(chunk), plan.bytes(chunk));

@@ -38,7 +38,7 @@ struct DoorState {
 }
 
 impl Door {
-    /// Ends the attempts of whoever is at it; they fail with `NotConnected`.
+    /// Ends the attempts of the callers that are at it; they fail with `NotConnected`.
     pub(super) fn call_back(&self) {
         self.state.lock().call_backs += 1;
         self.called_back.notify_all();

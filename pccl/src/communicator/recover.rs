@@ -20,7 +20,7 @@ impl Communicator {
     /// Makes steps of a training for as long as `more` says so, and makes good what fails: connects (first of all,
     /// too), waits for peers, or has the step made again. Before each step it waits until the run has at least `peers`
     /// peers; 2 is right for most, and all peers have to give the same number. A step begins with
-    /// [`Communicator::sync_shared_state`] and ends with letting in whoever waits; the front page has one.
+    /// [`Communicator::sync_shared_state`] and ends with letting in the peers that wait; the front page has one.
     ///
     /// A step changes the shared state only after its last reduce. **Whatever else a failed try has changed stays
     /// changed**, such as gradients that add up, counters, random generators and optimisers outside of the
@@ -84,9 +84,9 @@ impl Communicator {
 
     /// Does what the remedy of an error asks for, so that the step in which it happened can be made again, from its
     /// sync on: nothing, a wait for peers, or [`Communicator::connect`] and a wait for peers. After a failure of an
-    /// edge, which may fail in the next attempt too, it lets in whoever waits, if the others come here within a second.
-    /// If that fails, what that failure asks for is done. For loops that [`Communicator::run`] does not fit. One thread
-    /// at a time may recover, and no all-reduce may be in flight.
+    /// edge, which may fail in the next attempt too, it lets in the peers that wait, if the others come here within a
+    /// second. If that fails, what that failure asks for is done. For loops that [`Communicator::run`] does not fit.
+    /// One thread at a time may recover, and no all-reduce may be in flight.
     ///
     /// `peers` is how many there have to be, at least; 2 is right for most. A larger number is for loops in which all
     /// peers wait for as many before each step.
@@ -220,7 +220,7 @@ impl Communicator {
     }
 
     /// Where the world is large enough and the own group is not, or where all of the group need a newer state: takes
-    /// part in letting in whoever waits, as the other groups do at the ends of their steps.
+    /// part in letting in the peers that wait, as the other groups do at the ends of their steps.
     fn let_group_grow(&self) -> Result<(), Error> {
         let lacks_state = self.lacks_state.swap(false, Ordering::Relaxed);
         if (lacks_state || self.world().group_size < COMPANY) && self.are_peers_pending()? {

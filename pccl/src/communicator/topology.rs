@@ -87,8 +87,8 @@ impl Communicator {
         })
     }
 
-    /// Waits until the run has at least `peers` peers, letting in whoever comes; `timeout` of `None` waits for ever,
-    /// whatever the call time-out is. While it waits the log says who is missing.
+    /// Waits until the run has at least `peers` peers, letting in all peers that come; `timeout` of `None` waits for
+    /// ever, whatever the call time-out is. While it waits the log says who is missing.
     ///
     /// # Errors
     /// `TimedOut` when `timeout` has passed; `PendingAsyncOps`, `NotConnected`, `Kicked`, `MasterLost`.

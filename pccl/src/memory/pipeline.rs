@@ -1,9 +1,9 @@
 //! Copies between tensors on devices and the memory of the host that stands for them, while their operation goes on.
 //!
 //! Memory of the host has what came from a device and the result, as far as an operation needs the one and the other
-//! ([`Role`]). A thread copies the contributions down piece by piece, in the order in which they are needed; whoever
-//! needs a piece waits for it ([`Origin`]). Then it copies pieces of the result up as they are finished, while others
-//! are still on their way. Few bytes are copied by the thread that calls.
+//! ([`Role`]). A thread copies the contributions down piece by piece, in the order in which they are needed; a thread
+//! that needs a piece waits for it ([`Origin`]). Then it copies pieces of the result up as they are finished, while
+//! others are still on their way. Few bytes are copied by the thread that calls.
 //!
 //! Contributed bytes stay where they are until the operation is over, and replaced bytes are copied down before
 //! anything is copied over them. So a tensor in place is as before if the operation fails ([`Pipeline::undo`]).

@@ -208,7 +208,7 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// Adds a connection. If there are too many, one goes of the network that most of them come from.
     pub(crate) fn add(&mut self, preamble: Preamble, conn: Conn) {
-        // Without an address it is broken, which whoever reads it finds.
+        // Without an address it is broken, and its reader finds that.
         let network = |conn: &Conn| {
             let address = conn.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
             Network::of(address)

@@ -25,7 +25,7 @@ const BY_CHANCE: u64 = 4;
 pub(super) struct Turn {
     /// Counts on; the number of the standby is the rest by how many there are.
     pub(super) number: usize,
-    /// When whoever waits looks elsewhere.
+    /// When the waiting peer looks elsewhere.
     pub(super) ends: Instant,
 }
 

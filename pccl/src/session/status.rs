@@ -1,4 +1,4 @@
-//! Questions for the state of the run: their answers go to whoever asked, beside every other call.
+//! Questions for the state of the run: their answers go to the callers that asked, beside every other call.
 
 use parking_lot::{Condvar, Mutex};
 use pccl_protocol::{RequestId, Status};

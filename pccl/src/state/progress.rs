@@ -37,7 +37,7 @@ impl std::fmt::Display for SyncProgress {
     }
 }
 
-/// The fetch that is under way in a session, if there is one, for whoever looks from another thread than the caller's.
+/// The fetch that is under way in a session, if there is one, for those who look from another thread than the caller's.
 #[derive(Debug, Default)]
 pub(crate) struct Underway(Mutex<Option<Tally>>);
 

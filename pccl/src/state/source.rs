@@ -27,7 +27,7 @@ struct Watched {
 #[derive(Debug)]
 struct Connection {
     source: PeerId,
-    /// Gone once the source is: that wakes whoever waits for the connection.
+    /// Gone once the source is: that wakes the thread that waits for the connection.
     alive: Option<Sender<()>>,
     breaker: Option<StreamBreaker>,
 }

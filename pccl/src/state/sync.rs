@@ -243,7 +243,7 @@ fn contradiction(text: String) -> Error {
 }
 
 /// Has the state know its digests after a fetch has `placed` pieces of the plan's tensors: nothing else is hashed
-/// again. Where a device does not give them, all is hashed by whoever asks next.
+/// again. Where a device does not give them, the next one that asks hashes all.
 pub(super) fn know_renewed(
     plan: &SyncPlan,
     state: &mut SharedState<'_>,

@@ -68,7 +68,7 @@ impl Futex for Linux {
         // Between the caller's change of the word and this call the sleeper may have seen the change, returned, and
         // dropped its parker. The word lives all the same: the unparker that calls us shares its ownership.
         // Even were it gone, the kernel takes the address of a wake as a mere key and does not access it; the worst
-        // would be a spurious wake of whoever sleeps on a word at the same address, which every waiter absorbs.
+        // would be a spurious wake of a thread that sleeps on a word at the same address, which every waiter absorbs.
         //
         // SAFETY: `word` is a valid address (borrowed for the call), and this operation reads and writes no memory of
         // ours. Its result, the number of threads woken, is of no interest; it cannot fail with these arguments.

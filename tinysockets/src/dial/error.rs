@@ -94,7 +94,7 @@ fn in_words(tried: &[DialError]) -> String {
 
 impl DialError {
     /// The error that says most of why there is no connection, which is this one unless it stands for several: that of
-    /// whoever came closest to being the one that was meant.
+    /// the address which came closest to being the one that was meant.
     #[must_use]
     pub fn principal(&self) -> &Self {
         let Self::Several { tried, .. } = self else { return self };

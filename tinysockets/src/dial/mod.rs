@@ -1,7 +1,7 @@
 //! Connecting to somebody within a deadline: one place for all who dial.
 //!
-//! Somebody may have several addresses. They are tried beside each other, and the first one that leads to whoever was
-//! meant wins (`race`).
+//! Somebody may have several addresses. They are tried beside each other, and the first one that leads to the target
+//! that was meant wins (`race`).
 
 mod attempt;
 mod error;

@@ -1,5 +1,6 @@
 //! Several addresses of somebody, tried beside each other (RFC 8305): the next one a quarter of a second after the one
-//! before, or as soon as that has failed. The first that connects to whoever is meant wins, and the others are closed.
+//! before, or as soon as that has failed. The first that connects to the target that is meant wins, and the others are
+//! closed.
 //!
 //! Another machine may have one of the addresses, in another network: it refuses the preamble, or says nothing. So the
 //! first connection that stands is not the end of the race. But a preamble goes over one connection at a time: the far

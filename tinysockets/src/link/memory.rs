@@ -29,8 +29,8 @@ use crate::{conn::Conn, sys};
 
 /// The source or goal behind lent memory, if its content comes from elsewhere, or goes there, piece by piece.
 pub trait Origin: fmt::Debug + Send + Sync {
-    /// Waits until the bytes of a range are here; `false`: they will not come, and whoever brings them says so. Called
-    /// by whoever is about to read them. The event that it waits for must not depend on this thread.
+    /// Waits until the bytes of a range are here; `false`: they will not come, and the thread that brings them says so.
+    /// Called by the thread that is about to read them. The event that it waits for must not depend on this thread.
     fn arrived(&self, range: &Range<usize>) -> bool;
     /// The bytes of a range are written, and nobody writes them any more. Must not block.
     fn finished(&self, range: Range<usize>);

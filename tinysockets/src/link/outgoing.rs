@@ -302,7 +302,7 @@ impl Shared {
             return;
         }
         let conns = || (0..self.core.connections() as u16).map(|connection| self.core.conn(connection));
-        // Of a connection that has ended hears whoever sends on it.
+        // The thread that sends on a connection hears that it has ended.
         let Ok(infos) = conns().map(Conn::info).collect::<io::Result<Vec<TcpInfo>>>() else { return };
         let round_trip_us = infos.iter().map(|info| info.rtt_us).min().unwrap_or(0);
         // Not the bytes that are acknowledged: these leap when a lost segment comes that others have waited for.

@@ -410,7 +410,7 @@ impl<T> Shared<T> {
         let first = state.closed.get_or_insert(reason).clone();
         state.wake_all();
         drop(state);
-        // Wakes whoever reads and a sender that waits for room. Fails only if the connection is gone.
+        // Wakes the reader and a sender that waits for room. Fails only if the connection is gone.
         let _ = self.conn.shutdown(Shutdown::Both);
         self.reading.wake_all();
         first

@@ -118,7 +118,7 @@ impl<T> Reading<T> {
         self.turns.recall();
     }
 
-    /// The connection has ended: wakes whoever sleeps instead of reading.
+    /// The connection has ended: wakes the thread that sleeps instead of reading.
     pub(super) fn wake_all(&self) {
         self.turns.wake_all();
     }
@@ -170,7 +170,7 @@ impl<T> Reading<T> {
     }
 }
 
-/// Ends the connection and tells whoever wanted to know.
+/// Ends the connection and tells its `on_close`.
 fn end<T>(shared: &Shared<T>, turn: &mut Option<Reader<T>>, reason: CloseReason) {
     let first = shared.end(reason);
     log::debug!("connection ended: {first}");

@@ -70,7 +70,8 @@ pub enum Next {
 }
 
 impl<R, W: Wake> Turns<R, W> {
-    /// Turns of `reader`. `waker` ends a wait of whoever reads, `thread` wakes the reading thread when it sleeps.
+    /// Turns of `reader`. `waker` ends a wait of the thread that reads, `thread` wakes the reading thread when it
+    /// sleeps.
     pub fn new(reader: R, waker: W, thread: Unparker) -> Self {
         Self { turn: Mutex::new(Some(reader)), visits: Mutex::new(Visits::default()), waker, thread }
     }

@@ -283,7 +283,7 @@ impl From<PeerId> for Root {
 }
 
 impl Root {
-    /// Whether it means whoever had a rank in the world that the caller knew.
+    /// Whether it means the peer that had a rank in the world that the caller knew.
     const fn is_rank(self) -> bool {
         matches!(self, Self::Rank(_))
     }

@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// Wakes whoever waits for the end of the operation.
+    /// Wakes the threads that wait for the end of the operation.
     pub(super) fn wake(&mut self, control: &Control) {
         for waiter in self.waiters.drain(..) {
             waiter.unpark();

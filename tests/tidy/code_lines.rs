@@ -23,9 +23,9 @@ pub(crate) fn by_crate(tree: &Tree) -> BTreeMap<String, usize> {
 
 /// The directory with the manifest of the crate that a file belongs to.
 fn crate_of(tree: &Tree, path: &str) -> String {
-    let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+    let mut above = path.rmatch_indices('/').map(|(at, _)| &path[..at]);
     let is_crate = |dir: &&str| tree.contains_key(&format!("{dir}/Cargo.toml"));
-    above.filter(is_crate).last().unwrap_or_default().to_owned()
+    above.find(is_crate).unwrap_or_default().to_owned()
 }
 
 #[test]

@@ -461,7 +461,7 @@ API Result cuStreamCreate(void **handle, unsigned) {
 API Result cuStreamDestroy_v2(void *handle) {
     ENTER;
     STREAM(handle);
-    // What is queued is still done.
+    // The queued operations still run.
     Result error = run_until(stream, stream->queued);
     // Events may still name it.
     streams.erase(handle);
@@ -612,7 +612,7 @@ API Result cuGetErrorName(Result error, const char **name) {
     return SUCCESS;
 }
 
-// What tests ask this library itself.
+// Functions by which tests ask this library itself.
 
 /// The call with this number from now on fails with this error; 0: none does. What was lost is there again.
 API void standin_fail(u64 number, Result error) {

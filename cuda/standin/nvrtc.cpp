@@ -66,7 +66,7 @@ API unsigned nvrtcDestroyProgram(Program **program) {
     return 0;
 }
 
-// What tests ask this library itself.
+// Functions by which tests ask this library itself.
 
 /// How often it has compiled.
 API unsigned standin_compiled() {

@@ -14,7 +14,7 @@ use std::{
 /// The directory of services and of root.
 const SERVICES: &str = "/run/pccl";
 
-/// What the environment and the system say about this process.
+/// The facts that the environment and the system tell about this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     /// The effective user.

@@ -160,7 +160,7 @@ fn key_of(arguments: &Status) -> Result<Option<RunKey>, String> {
     Ok(of_file.map(|keys| keys.used))
 }
 
-/// What was measured in a group, as a text.
+/// The rates that were measured in a group, as a text.
 fn rates(arguments: &Status) -> Result<String, String> {
     let (key, group) = (key_of(arguments)?, arguments.group.map(GroupId));
     let rates = pccl_master::query_rates(&arguments.master, key.as_ref(), group, TIMEOUT)?;

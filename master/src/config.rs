@@ -160,7 +160,7 @@ impl Default for MasterConfig {
 }
 
 impl MasterConfig {
-    /// What of it the state machine goes by.
+    /// The settings that the state machine goes by.
     pub(crate) fn options(&self, run: RunId) -> Options {
         let defaults = Options::new(run);
         Options {
@@ -221,7 +221,7 @@ impl MasterConfig {
         Ok(Search { masters, is_list, me, keys, advertised_host, port: local_addr.port() })
     }
 
-    /// What clients have to prove that they have.
+    /// The keys of which clients have to prove that they have one.
     pub(crate) fn accepted_keys(&self) -> Result<Option<AcceptedKeys>, MasterError> {
         let name = self.run_name.clone().unwrap_or_default();
         match (self.run_key.clone(), self.second_run_key.clone()) {

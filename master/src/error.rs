@@ -13,7 +13,7 @@ pub enum MasterError {
     Address {
         /// The address as given.
         listen: String,
-        /// What is wrong with it.
+        /// The fault of this address.
         reason: String,
     },
     /// Other machines would reach a master that has no key.
@@ -66,7 +66,7 @@ pub enum MasterError {
     Panicked(String),
 }
 
-/// What to do about the usual reasons not to be able to listen.
+/// The remedy for the usual reasons not to be able to listen.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: Explain) -> Result<(), String> {
     warnings.extend(explained.warnings);
     warn(&warnings);
     match io::stdout().write_all(explained.text.as_bytes()) {
-        // Who pipes it into `head` has seen enough.
+        // A user who pipes the text into `head` has seen enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("cannot write to stdout: {error}"))
         }

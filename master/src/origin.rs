@@ -40,7 +40,7 @@ impl Origin {
         Identities(self.secret.clone())
     }
 
-    /// What the tickets of the run are made of.
+    /// The authority of which the tickets of the run are made.
     pub(crate) fn authority(&self) -> Authority {
         Authority::of(self.secret.derive(AUTHORITY_LABEL, &[]))
     }
@@ -50,7 +50,7 @@ impl Origin {
         self.secret.derive(STATE_LABEL, &[])
     }
 
-    /// What visitors have to tell the relay.
+    /// The token that visitors have to tell the relay.
     pub(crate) fn relay_token(&self) -> u64 {
         number(&self.secret, RELAY_LABEL, 0) as u64
     }

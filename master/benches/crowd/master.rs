@@ -12,7 +12,7 @@ pub(crate) struct Process {
     pub(crate) address: SocketAddr,
 }
 
-/// What a process has used.
+/// The resources that a process has used.
 pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
     /// Now.

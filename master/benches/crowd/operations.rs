@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What peers do.
+/// The work that peers do.
 pub(crate) struct Load {
     pub(crate) peers: usize,
     /// Operations in flight together.

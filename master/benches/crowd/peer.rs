@@ -13,7 +13,7 @@ use tinysockets::{
     wire::FrameParser,
 };
 
-/// What a peer has heard.
+/// A packet that a peer has heard.
 pub(crate) enum News {
     /// A plan, and how many bytes it takes.
     Plan(GroupPlan, usize),

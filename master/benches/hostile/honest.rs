@@ -49,7 +49,7 @@ impl Times {
     }
 }
 
-/// What the honest ones have seen.
+/// The observations of the honest peers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found {
     /// From beats to their echoes.
@@ -58,7 +58,7 @@ pub(crate) struct Found {
     pub(crate) status: Times,
     /// From the last beat of the silent peer to the end of its connection.
     pub(crate) silent_dropped: Option<Duration>,
-    /// What must not happen.
+    /// Events that must not happen.
     pub(crate) failures: Vec<String>,
 }
 

@@ -25,7 +25,7 @@ use tinysockets::{
     key::{RunKey, RunName},
 };
 
-/// What the doctor goes by: the settings of the peer that is to run here.
+/// The settings that the doctor goes by: those of the peer that is to run here.
 #[derive(Debug, Clone)]
 pub struct Patient {
     /// Address of the master: `host:port`, or `pccl://host:port/name#key`; of several masters `host:port,host:port`.

@@ -1,4 +1,4 @@
-//! What the kernel knows of the way to the master, and the clocks of both ends.
+//! The kernel's knowledge of the way to the master, and the clocks of both ends.
 
 use super::{
     Report,

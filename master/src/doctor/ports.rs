@@ -39,7 +39,7 @@ pub(super) enum Asked {
     StandsBy { acting: Option<HostPort>, text: String },
 }
 
-/// What the master says.
+/// The answer of the master.
 pub(super) struct Answer {
     pub(super) told: Examined,
     /// With a run key: what opens the ports of peers for a measurement.

@@ -1,4 +1,4 @@
-//! What to do about it, in sentences.
+//! The remedies, in sentences.
 
 use pccl_protocol::limits::DEFAULT_MASTER_PORT;
 use tinysockets::{
@@ -19,7 +19,7 @@ pub(super) fn open(port: u16, from: Option<&str>) -> String {
     )
 }
 
-/// What to do when the master is not reached; `me` is the address of this machine on the way to it.
+/// The remedy when the master is not reached; `me` is the address of this machine on the way to it.
 pub(super) fn of_master(error: &DialError, me: Option<&str>) -> String {
     match error.principal() {
         DialError::Unresolved { target, .. } => format!(
@@ -75,7 +75,7 @@ fn of_refusal(reason: Refusal) -> &'static str {
     }
 }
 
-/// What a port of a peer is for.
+/// The purpose of a port of a peer.
 pub(super) const fn what_for(role: Role) -> &'static str {
     match role {
         Role::State | Role::StateBack => "port for state",

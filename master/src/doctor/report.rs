@@ -1,4 +1,4 @@
-//! What was found, as a table and as JSON.
+//! The findings, as a table and as JSON.
 
 use super::remedy::what_for;
 use pccl_protocol::json;
@@ -29,15 +29,15 @@ impl Health {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// What: `master`, `port for tensors`, `peer NAME`.
+    /// The thing looked at: `master`, `port for tensors`, `peer NAME`.
     pub subject: String,
     /// How it is.
     pub health: Health,
-    /// What was found, in words.
+    /// The result, in words.
     pub found: String,
-    /// What to do about it, in words.
+    /// The remedy, in words.
     pub remedy: Option<String>,
-    /// What was measured, by names with their units: `round_trip_us`.
+    /// The measured values, by names with their units: `round_trip_us`.
     pub numbers: Vec<(&'static str, i64)>,
 }
 

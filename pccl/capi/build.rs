@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What programs that are linked with the library ask for. The number changes when they would have to be compiled
+/// The name that programs linked with the library ask for. The number changes when they would have to be compiled
 /// again.
 const SONAME: &str = "libpccl.so.0";
 

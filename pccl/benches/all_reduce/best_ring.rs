@@ -1,4 +1,4 @@
-//! What the best of all rings of some hosts reaches.
+//! The rate that the best of all rings of some hosts reaches.
 
 /// Rate of the slowest edge of the best ring of `hosts`, by trying all.
 pub(crate) fn best_ring(hosts: usize, rate: &dyn Fn(usize, usize) -> f64) -> f64 {

@@ -1,4 +1,4 @@
-//! What checksums of frames cost: the same operations with them and without, in turns.
+//! The cost of checksums of frames: the same operations with them and without, in turns.
 
 use crate::{Args, fleet::Setup, turns};
 use std::error::Error;

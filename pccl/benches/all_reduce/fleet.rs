@@ -19,7 +19,7 @@ use std::{
 /// Longest time until all who are to stand by do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a command cost.
+/// The cost of a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     /// From the first to the last peer's end.
@@ -42,11 +42,11 @@ pub(crate) struct Setup<'a> {
     pub(crate) memory: Memory,
     /// Rates are measured before anything else.
     pub(crate) optimize: bool,
-    /// What the peers are; none: this program.
+    /// The program of the peers; none: this program.
     pub(crate) program: Option<&'a Path>,
 }
 
-/// What outlives the process of a master.
+/// The memory that outlives the process of a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
     Nothing,
@@ -82,9 +82,9 @@ pub(crate) struct Fleet {
     address: String,
     /// Where the master writes; goes after it.
     journal: Option<Journal>,
-    /// What starts it again.
+    /// The arguments that start it again.
     serve: Vec<String>,
-    /// What a peer is started with.
+    /// The recipe by which a peer is started.
     peer: Recipe,
 }
 

@@ -1,4 +1,4 @@
-//! What a run key costs: the same operations with one and without, in turns.
+//! The cost of a run key: the same operations with one and without, in turns.
 
 use crate::{
     Args,

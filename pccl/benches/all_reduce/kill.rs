@@ -16,7 +16,7 @@ const PEERS: usize = 4;
 /// When a peer dies, in parts of an undisturbed operation; in the mean of several deaths.
 const LATE: f64 = 0.9;
 
-/// When it dies in one of so many rounds. What is lost depends on how far the segments in flight are, which end two at
+/// When it dies in one of `rounds` rounds. The loss depends on how far the segments in flight are, which end two at
 /// a time; so the moments are spread evenly over the time of two.
 fn moment(round: usize, rounds: usize, pieces: usize) -> f64 {
     LATE + ((round as f64 + 0.5) / rounds as f64 - 0.5) * 2.0 / pieces as f64

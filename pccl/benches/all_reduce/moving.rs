@@ -61,7 +61,7 @@ impl Course {
         Ok(hosts)
     }
 
-    /// What every edge carries in one operation, as parts of the best ring's rate.
+    /// The load that every edge carries in one operation, as parts of the best ring's rate.
     fn shares(&mut self, operations: usize) -> io::Result<Vec<f64>> {
         let mbit = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * self.bytes as f64 * 8e-6;
         let best = best_rate(&self.slow);

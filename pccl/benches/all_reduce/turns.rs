@@ -10,7 +10,7 @@ use std::error::Error;
 /// Bytes of an operation, and how many of them are a measurement.
 pub(crate) type Sizes = Vec<(usize, usize)>;
 
-/// What the arguments ask for.
+/// The sizes that the arguments ask for.
 pub(crate) fn sizes(args: &Args) -> Sizes {
     let large = args.mib.iter().map(|mib| (mib << 20, ((args.volume_mib << 20) / (mib << 20)).max(1)));
     let small = args.kib.iter().filter(|_| !args.no_small).map(|kib| kib << 10);

@@ -1,4 +1,4 @@
-// What the measurements of other libraries share: sizes, clocks, and the line of the table, as `all_reduce` prints it.
+// The measurements of other libraries share this: sizes, clocks, and the line of the table, as `all_reduce` prints it.
 #pragma once
 
 #include <sys/resource.h>
@@ -84,7 +84,7 @@ static const std::vector<Several> SEVERAL = {
 // Bytes of one measurement, as `all_reduce --several` has them by default.
 static const size_t SEVERAL_VOLUME = size_t{512} << 20;
 
-// What several tensors cost, each case beside one operation of the same bytes, in turns: the table of
+// The cost of several tensors, each case beside one operation of the same bytes, in turns: the table of
 // `all_reduce --several`. `several` reduces so many tensors of so many bytes, all of them in flight at the same time.
 static void measure_several(const char* library, int rank, int peers, const std::function<void(size_t)>& reduce,
                             const std::function<void(int, size_t)>& several,

@@ -4,7 +4,7 @@ use crate::{Args, Result};
 use pccl_testkit::{lab::Lab, process::Partner};
 use std::process::Command;
 
-/// What the receiver measured.
+/// The measurements of the receiver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Synced {
     pub(crate) seconds: f64,
@@ -13,14 +13,14 @@ pub(crate) struct Synced {
     pub(crate) peak_kib: u64,
     /// Its processor time.
     pub(crate) cpu_seconds: f64,
-    /// What came in over the interface of its host, in a laboratory.
+    /// The bytes that came in over the interface of its host, in a laboratory.
     pub(crate) wire_bytes: u64,
 }
 
-/// What a receiver holds before a sync.
+/// The state that a receiver holds before a sync.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Old {
-    /// What the sources hold, but for so many MiB, which look like random numbers as well.
+    /// The state of the sources, but for this number of MiB, which look like random numbers as well.
     Changed(usize),
     /// Nothing but zeros, as a peer that has just begun.
     Zeros,

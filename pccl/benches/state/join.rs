@@ -50,7 +50,7 @@ impl Step {
     }
 }
 
-/// What one newcomer cost.
+/// The cost of one newcomer.
 struct Cost {
     before: Vec<Step>,
     during: Vec<Step>,

@@ -46,9 +46,9 @@ pub(crate) struct Comm {
     schedule: Mutex<Schedule>,
     /// Of calls that begin from now on.
     call_timeout: Mutex<Option<Duration>>,
-    /// What the last comparison of states has found.
+    /// The difference that the last comparison of states has found.
     diff: Mutex<Option<StateDiff>>,
-    /// What the doctor has found last.
+    /// The last report of the doctor.
     pub(crate) report: Mutex<Report>,
     loans: Loans,
     was_connected: AtomicBool,
@@ -107,7 +107,7 @@ pub(crate) fn enter(handle: Handle) -> Outcome<InCall> {
 }
 
 impl Comm {
-    /// What the last comparison of states has found.
+    /// The difference that the last comparison of states has found.
     pub(crate) fn last_diff(&self) -> Option<StateDiff> {
         self.diff.lock().clone()
     }

@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-/// What the header calls `PCCL_NO_TIMEOUT`.
+/// The header calls this `PCCL_NO_TIMEOUT`.
 pub(crate) const NO_TIMEOUT: u64 = u64::MAX;
-/// What the header calls `PCCL_DEFAULT_TIMEOUT`.
+/// The header calls this `PCCL_DEFAULT_TIMEOUT`.
 pub(crate) const DEFAULT_TIMEOUT: u64 = u64::MAX - 1;
 
 /// A time that can be added to the present one.

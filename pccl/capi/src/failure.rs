@@ -12,7 +12,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// What the header calls `pcclRemedyGiveUp`.
+/// The header calls this `pcclRemedyGiveUp`.
 pub(crate) const GIVE_UP: c_int = 4;
 
 /// A failed call.
@@ -62,7 +62,7 @@ impl Failure {
             Error::InvalidArgument(_) => code::INVALID_ARGUMENT,
             Error::InvalidUsage(_) => code::INVALID_USAGE,
             Error::PendingAsyncOps { .. } => code::PENDING_ASYNC_OPS,
-            // Whoever calls again on a code that stands for "call again" would do so for ever.
+            // A caller that calls again on a code that stands for "call again" would do so for ever.
             Error::Aborted(verdict) if matches!(verdict.cause, Cause::MismatchedCall | Cause::NotFinite) => {
                 code::INVALID_USAGE
             }
@@ -109,7 +109,7 @@ fn cause(error: &Error) -> String {
     .to_owned()
 }
 
-/// What is kept of a failure.
+/// The part of a failure that is kept.
 struct Last {
     text: CString,
     cause: CString,

@@ -144,7 +144,7 @@ fn install() {
     });
 }
 
-/// What the environment asks for.
+/// The level that the environment asks for.
 fn wanted() -> Option<String> {
     std::env::var("PCCL_LOG_LEVEL").ok()
 }

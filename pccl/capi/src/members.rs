@@ -134,7 +134,7 @@ impl Instance {
     }
 }
 
-/// What a call failed with.
+/// The failure of a call.
 fn failure(error: &IterationError) -> Failure {
     let (code, cause, remedy) = match error {
         IterationError::Setting(_) | IterationError::Store(StoreError::Refused(_)) => {

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// What a descriptor says of a tensor, wherever that is.
+/// The description of a tensor in its descriptor, wherever the tensor is.
 struct Described {
     data_type: DataType,
     op: ReduceOp,
@@ -81,7 +81,7 @@ unsafe fn tensor(
     tensor.map(|tensor| described.apply(tensor)).map_err(|error| Failure::of(&error, code::INVALID_USAGE))
 }
 
-/// What C is told of a collective that succeeded.
+/// The information for C on a collective that succeeded.
 pub(crate) fn reduce_info(info: &pccl::ReduceInfo) -> ReduceInfo {
     ReduceInfo {
         local_world_size: u32::try_from(info.world_size).unwrap_or(u32::MAX),
@@ -190,7 +190,7 @@ unsafe fn begin(
     Ok(())
 }
 
-/// What C is told of a segment.
+/// The information for C on a segment.
 fn segment_info(segment: &pccl::Segment) -> Segment {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Segment {

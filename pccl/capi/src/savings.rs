@@ -24,7 +24,7 @@ impl Slot {
         self.0.lock().as_ref().is_none_or(Saving::is_over)
     }
 
-    /// What is to be waited for. Only one caller gets it.
+    /// The saving to wait for. Only one caller gets it.
     pub(crate) fn take(&self) -> Outcome<Saving> {
         self.0.lock().take().ok_or_else(|| Failure::usage("another thread awaits this saving"))
     }

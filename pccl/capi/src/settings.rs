@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn pcclSetStateMemory(
 pub(crate) extern "C" fn pcclSetUploadShare(comm: Handle, percent: u32) -> ResultCode {
     call(|| {
         let comm = enter(comm)?;
-        // What does not fit is refused as any other share that is too large.
+        // A share that does not fit is refused as any other share that is too large.
         let percent = u8::try_from(percent).unwrap_or(u8::MAX);
         comm.set(|builder| builder.upload_share_pct(percent))
     })

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// What functions return.
+/// The code that functions return.
 pub(crate) type ResultCode = c_int;
 
 /// Values of `pcclResult_t` that this library returns.

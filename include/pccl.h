@@ -141,8 +141,8 @@ typedef enum pcclSchedule_t {
     pcclSchedulePairwise = 5,
     /* All-reduces in two levels over sites (pcclSetSite), in groups of 3 to 32: each byte crosses between two sites
      * once each way. All peers have the same bytes, but not those of the ring, as contributions are added in another
-     * order. What is quantised is so between sites only, once for each crossing. Other collectives, and groups without
-     * sites, choose as if it were automatic. */
+     * order. Data that is quantised is so between sites only, once for each crossing. Other collectives, and groups
+     * without sites, choose as if it were automatic. */
     pcclScheduleSites = 6
 } pcclSchedule_t;
 
@@ -329,7 +329,7 @@ PCCL_EXPORT pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance
 /* As the communicator has it. */
 #define PCCL_DEFAULT_TIMEOUT (UINT64_MAX - 1)
 
-/* What a program does about a failure. */
+/* The remedy of a program for a failure. */
 typedef enum pcclRemedy_t {
     /* There was no failure. */
     pcclRemedyNone = 0,
@@ -366,7 +366,7 @@ typedef enum pcclFrameChecksums_t {
 
 /* How urgent a line of the log is. */
 typedef enum pcclLogLevel_t {
-    /* What the environment asks for (PCCL_LOG_LEVEL, RUST_LOG), or warnings. */
+    /* The level that the environment asks for (PCCL_LOG_LEVEL, RUST_LOG), or warnings. */
     pcclLogEnvironment = -1,
     pcclLogOff = 0,
     pcclLogError = 1,
@@ -380,7 +380,7 @@ typedef enum pcclLogLevel_t {
  * without a line end, and the user of pcclSetLogCallback. The texts are valid until it returns. A thread of the library
  * calls it for one line after the other, in their order, and nothing in the library waits for it. Lines that come
  * faster than it takes them are dropped and counted; a line says how many. A warning that comes again with the same
- * text is counted, and the count follows after 30 s. What the function calls in the library is not logged. */
+ * text is counted, and the count follows after 30 s. Calls of the function into the library are not logged. */
 typedef void (*pcclLogCallback_t)(pcclLogLevel_t level, const char *origin, const char *text, void *user);
 
 typedef struct pcclWorld_t {
@@ -394,7 +394,7 @@ typedef struct pcclWorld_t {
     uint32_t rank;
 } pcclWorld_t;
 
-/* What an optimisation came to; the same on all peers of a group. */
+/* The result of an optimisation; the same on all peers of a group. */
 typedef struct pcclOptimized_t {
     /* Peers of the group. */
     uint32_t group_size;
@@ -425,7 +425,7 @@ typedef struct pcclOptimized_t {
 
 /* A member of a group that is to be formed. */
 typedef struct pcclMember_t {
-    /* What it is called; NULL: peer counts. */
+    /* The name of the member; NULL: peer counts. */
     const char *name;
     pcclRankUuid_t peer;
 } pcclMember_t;
@@ -471,7 +471,7 @@ typedef struct pcclSyncInfo_t {
     bool came_ahead;
 } pcclSyncInfo_t;
 
-/* What a newcomer had fetched when it was let in. */
+/* The state that a newcomer had fetched when it was let in. */
 typedef struct pcclAhead_t {
     /* It holds a whole state of its group, verified: that of the revision, which is 0 otherwise. */
     bool has_revision;
@@ -508,11 +508,11 @@ typedef struct pcclSegment_t {
     uint32_t rank;
 } pcclSegment_t;
 
-/* What a clip has found. */
+/* The result of a clip. */
 typedef struct pcclClip_t {
     /* Euclidean norm of what this peer is to contribute, before the clip. */
     double norm;
-    /* What its elements were multiplied by: less than 1 if it was clipped; at 1 no byte was touched. */
+    /* The factor by which its elements were multiplied: less than 1 if it was clipped; at 1 no byte was touched. */
     double scale;
     /* Of the norms of all peers; of an even number of them the lesser of the two in the middle. */
     double median;
@@ -520,7 +520,8 @@ typedef struct pcclClip_t {
     uint32_t peers;
 } pcclClip_t;
 
-/* What one peer was about to contribute, as it says itself, and what its elements are multiplied by. */
+/* The norm that one peer was about to contribute, as it says itself, and the factor by which its elements are
+ * multiplied. */
 typedef struct pcclPeerNorm_t {
     pcclRankUuid_t peer;
     double norm;
@@ -536,7 +537,7 @@ PCCL_EXPORT const char *pcclGetResultName(pcclResult_t result);
 /* Text of the last failure of a call of this thread, valid until the next one; "" if there was none. Never NULL. */
 PCCL_EXPORT const char *pcclGetLastError(void);
 
-/* What to do about the last failure of a call of this thread. */
+/* The remedy for the last failure of a call of this thread. */
 PCCL_EXPORT pcclRemedy_t pcclGetLastRemedy(void);
 
 /* Hands the lines of the log that are at least as urgent as level to a function, instead of standard error; NULL brings
@@ -637,16 +638,16 @@ PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool stric
  * two of them fail. false: others can dial it, whatever the master finds. Without this the environment variable
  * PCCL_OUTBOUND_ONLY (1 or 0) counts; if that is not set either, the master tries the ports of this peer. */
 PCCL_EXPORT pcclResult_t pcclSetOutboundOnly(pcclComm_t *communicator, bool outbound_only);
-/* What this peer is called in status, logs, verdicts and flight records: 1 to 64 bytes of letters and digits of
- * any script (UTF-8) and "-_.:@/+=~". Default "hostname:pid". */
+/* The name of this peer in status, logs, verdicts and flight records: 1 to 64 bytes of letters and digits of any
+ * script (UTF-8) and "-_.:@/+=~". Default "hostname:pid". */
 PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
-/* What the site of this peer is called: hosts that are near each other, and far from those of other sites. Peers with
+/* The name of the site of this peer: hosts that are near each other, and far from those of other sites. Peers with
  * the same name are in one site, those without a name in sites that are found by what is measured. Made of
  * what a name is made of. Default: no name. */
 PCCL_EXPORT pcclResult_t pcclSetSite(pcclComm_t *communicator, const char *site);
-/* How many bytes of memory a sync may take beside the tensors while it fetches what differs, default 256 MiB. What it
- * replaces beyond that goes to a file without a name in spill_directory until the sync is over; NULL is the directory
- * for temporary files. */
+/* How many bytes of memory a sync may take beside the tensors while it fetches what differs, default 256 MiB. Data that
+ * it replaces beyond that goes to a file without a name in spill_directory until the sync is over; NULL is the
+ * directory for temporary files. */
 PCCL_EXPORT pcclResult_t pcclSetStateMemory(pcclComm_t *communicator, uint64_t bytes, const char *spill_directory);
 /* How many percent of its uplink this peer gives to newcomers that fetch the state that it lends, all of them together:
  * 1 to 100, default 50. While a collective moves data, almost nothing goes to them. See pcclLendSharedState. */
@@ -665,7 +666,7 @@ PCCL_EXPORT pcclResult_t pcclSetWorldOfOne(pcclComm_t *communicator, bool alone)
 PCCL_EXPORT pcclResult_t pcclSetRefuseNonFinite(pcclComm_t *communicator, bool refuse);
 
 /* How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce. May be
- * called at any time. Default automatic. What cannot be chosen gives pcclInvalidArgument. */
+ * called at any time. Default automatic. A schedule that cannot be chosen gives pcclInvalidArgument. */
 PCCL_EXPORT pcclResult_t pcclSetSchedule(pcclComm_t *communicator, pcclSchedule_t schedule);
 
 /* How long a call that begins from now on may wait for other peers. Then it gives up, for all peers where that is
@@ -679,7 +680,7 @@ PCCL_EXPORT pcclResult_t pcclSetCallTimeout(pcclComm_t *communicator, uint64_t m
  * it. */
 PCCL_EXPORT pcclResult_t pcclSetThreadCallTimeout(uint64_t milliseconds);
 
-/* What this peer is called. */
+/* The name of this peer. */
 PCCL_EXPORT pcclResult_t pcclGetName(const pcclComm_t *communicator, char *buffer, size_t capacity, size_t *length_out);
 
 /* The identity of this peer in the run, a new one after each connect. pcclInvalidUsage before the first connect. */
@@ -734,7 +735,7 @@ PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_j
  * way to each peer that is in the run. Joins nothing, and no peer hears of it. Best before pcclConnect, which takes the
  * ports. *passed_out says whether nothing failed; what was found is in the report. */
 PCCL_EXPORT pcclResult_t pcclDoctor(const pcclComm_t *communicator, bool *passed_out);
-/* What the last of these calls has found, as JSON or as a table of several lines. */
+/* The findings of the last of these calls, as JSON or as a table of several lines. */
 PCCL_EXPORT pcclResult_t pcclGetDoctorReport(const pcclComm_t *communicator, bool as_json, char *buffer,
                                              size_t capacity, size_t *length_out);
 
@@ -744,8 +745,8 @@ PCCL_EXPORT pcclResult_t pcclAllReduceManyAsync(const pcclReduceOpDescriptor_t *
                                                 const pcclComm_t *communicator,
                                                 pcclAsyncReduceOp_t *reduce_handle_out);
 
-/* Collectives beside all-reduce, which all peers of the group call with the same arguments: an extension. What the
- * count of the descriptor means is said at each of them; its op is used by those that reduce. Results, time-outs, tags
+/* Collectives beside all-reduce, which all peers of the group call with the same arguments: an extension. The meaning
+ * of the count of the descriptor is said at each of them; its op is used by those that reduce. Results, time-outs, tags
  * and handles are those of pcclAllReduce and pcclAllReduceAsync: after a failure what is sent, or worked on in place,
  * is as before. A root is a rank: an index of pcclGetRing. If root or counts do not fit the members that the group has
  * when it begins, all peers fail with the cause "WorldChanged": look at pcclGetWorld and call again. The second such
@@ -824,8 +825,8 @@ PCCL_EXPORT pcclResult_t pcclAllReduceInSegments(const void *sendbuff, void *rec
                                                  size_t capacity, size_t *done_out);
 
 /* Before an average: bounds the Euclidean norm of what this peer is to contribute, the sendbuf of all tensors together,
- * by factor times the median of the norms of all peers. What is beyond that is multiplied by the one number that takes
- * it there, what is not keeps every byte. Floats only; recvbuf, operator and quantisation are not used, so that the
+ * by factor times the median of the norms of all peers. A contribution beyond that is multiplied by the one number that
+ * takes it there, any other keeps every byte. Floats only; recvbuf, operator and quantisation are not used, so that the
  * reduction may take the same descriptors. The tag of the first names the operation. All peers give the same factor,
  * which is finite and above 0: pcclInvalidArgument on all of them if they differ. pcclInvalidUsage with the cause
  * "NotFinite" on all if an element of anybody is NaN or an infinity. Writes the norms of at most capacity peers, in the
@@ -869,7 +870,7 @@ PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduceFor(const pcclAsyncReduceOp_t *redu
                                                  pcclReduceInfo_t *reduce_info_out);
 
 /* As pcclSynchronizeSharedState, and tells a function how far it is while this peer fetches what differs: about once a
- * second, and at the end. What the function does holds up nothing but its next call; it may be NULL. */
+ * second, and at the end. The work of the function holds up nothing but its next call; it may be NULL. */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedStateWith(const pcclComm_t *communicator,
                                                         pcclSharedState_t *shared_state,
                                                         pcclSharedStateSyncStrategy_t strategy,
@@ -886,8 +887,8 @@ PCCL_EXPORT pcclResult_t pcclSyncSharedState(const pcclComm_t *communicator, pcc
 
 /* As pcclConnect, and fetches the state of the group into the tensors while this peer waits to be let in, from members
  * that lend it. As long as they lend, it is let in when it holds what they committed last; where nobody lends, as ever.
- * The time-out is that of the whole call; PCCL_DEFAULT_TIMEOUT is that of pcclSetCallTimeout. What is fetched is told
- * to progress, which may be NULL, as in a sync.
+ * The time-out is that of the whole call; PCCL_DEFAULT_TIMEOUT is that of pcclSetCallTimeout. The function
+ * progress, which may be NULL, hears what is fetched, as in a sync.
  *
  * From here until a sync succeeds the content of the tensors is unspecified, also if this fails: some pieces are of one
  * state and some of another one. No sync commits such a mixture. ahead_out, which may be NULL, says what was fetched;
@@ -931,7 +932,7 @@ PCCL_EXPORT pcclResult_t pcclEndSharedStateSnapshot(const pcclComm_t *communicat
  * how many there are to *count_out: 0 says that all peers hold the same. A guard beside any training loop. */
 PCCL_EXPORT pcclResult_t pcclDiffSharedState(const pcclComm_t *communicator, const pcclSharedState_t *shared_state,
                                              pcclTensorDiff_t *diffs, size_t capacity, size_t *count_out);
-/* What the last of these calls has found, in words. */
+/* The findings of the last of these calls, in words. */
 PCCL_EXPORT pcclResult_t pcclGetStateDiffText(const pcclComm_t *communicator, char *buffer, size_t capacity,
                                               size_t *length_out);
 /* The peers whose content is not the most frequent one, of a difference by its number. Writes at most capacity of them,
@@ -991,7 +992,7 @@ PCCL_EXPORT pcclResult_t pcclMasterSetMasters(pcclMasterInstance_t *master_insta
  * leader sees it come. */
 PCCL_EXPORT pcclResult_t pcclMasterSetAdvertisedHost(pcclMasterInstance_t *master_instance, const char *host);
 /* In a run with a key: only peers with this name (pcclSetName) give shared state to others. Again for each other name.
- * Who has such a name keeps it for as long as it is there. */
+ * A peer that has such a name keeps it for as long as it is there. */
 PCCL_EXPORT pcclResult_t pcclMasterAddTrustedSeeder(pcclMasterInstance_t *master_instance, const char *name);
 /* A peer whose caller alone holds up a vote for this long is dropped. PCCL_NO_TIMEOUT, which is the default: never. */
 PCCL_EXPORT pcclResult_t pcclMasterSetStragglerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
@@ -1021,9 +1022,9 @@ PCCL_EXPORT pcclResult_t pcclMasterGetPort(pcclMasterInstance_t *master_instance
 typedef struct pcclIteration_t pcclIteration_t;
 typedef struct pcclIterationStore_t pcclIterationStore_t;
 
-/* Who must be there for a decision when nobody else comes any more. */
+/* The members that must be there for a decision when nobody else comes any more. */
 typedef enum pcclIterationPolicy_t {
-    /* Whoever lives goes on. */
+    /* The members that live go on. */
     pcclIterationAnySubset = 0,
     /* More than half of the members of the last decision, without those who left. */
     pcclIterationStrictMajority = 1
@@ -1036,7 +1037,7 @@ typedef enum pcclIterationTime_t {
     pcclIterationTimeInactive = 1,
     /* Without progress for this long nobody is waited for. Default 60 s. */
     pcclIterationTimeNoProgress = 2,
-    /* Who waits looks at the store this often. Default 200 ms. */
+    /* A member that waits looks at the store this often. Default 200 ms. */
     pcclIterationTimePoll = 3,
     /* The store may be unreachable for this long within one call. Default 60 s. */
     pcclIterationTimeStore = 4,
@@ -1100,7 +1101,7 @@ PCCL_EXPORT pcclResult_t pcclIterationJoin(pcclIteration_t *iteration, const voi
 PCCL_EXPORT pcclResult_t pcclIterationAdvance(pcclIteration_t *iteration, const void *payload, size_t bytes,
                                               pcclIterationInfo_t *info_out);
 
-/* Comes back after "Fenced" or a leave, as a new life. What was computed since the last decision must not be used. */
+/* Comes back after "Fenced" or a leave, as a new life. Results computed since the last decision must not be used. */
 PCCL_EXPORT pcclResult_t pcclIterationCatchUp(pcclIteration_t *iteration, const void *payload, size_t bytes,
                                               pcclIterationInfo_t *info_out);
 
@@ -1114,7 +1115,8 @@ PCCL_EXPORT pcclResult_t pcclIterationCancel(pcclIteration_t *iteration);
 PCCL_EXPORT pcclResult_t pcclIterationForceMembers(pcclIteration_t *iteration, const char *const *members,
                                                    size_t count);
 
-/* What the store holds now, whoever is in it, also before the join. Leaves *info_out alone if the run has not begun. */
+/* The decision that the store holds now, whoever is in it, also before the join. Leaves *info_out alone if the run has
+ * not begun. */
 PCCL_EXPORT pcclResult_t pcclIterationGetCurrent(pcclIteration_t *iteration, bool *begun_out,
                                                  pcclIterationInfo_t *info_out);
 
@@ -1160,10 +1162,11 @@ PCCL_EXPORT pcclResult_t pcclAllReduceOnDeviceAsync(const void *sendbuf, void *r
 /* Memory of the host that stands for a tensor on a device in collectives: for results that a stream waits for. */
 typedef struct pcclStaged_t pcclStaged_t;
 
-/* Gives memory of the host, *host_out, in the place of so many bytes on a device, for any collective, synchronous or
- * not: with their content, if reads is true, else zeros. They are read after what is queued on the stream (a CUstream
- * or cudaStream_t of the same device; NULL: the default one), and are there when this returns. The device's memory
- * stays as it is until pcclUnstage. pcclInvalidArgument if it is not memory of a device, or there is no driver. */
+/* Gives memory of the host, *host_out, in the place of this number of bytes on a device, for any collective,
+ * synchronous or not: with their content, if reads is true, else zeros. They are read after what is queued on the
+ * stream (a CUstream or cudaStream_t of the same device; NULL: the default one), and are there when this returns. The
+ * device's memory stays as it is until pcclUnstage. pcclInvalidArgument if it is not memory of a device, or there is no
+ * driver. */
 PCCL_EXPORT pcclResult_t pcclStage(const void *device_data, size_t bytes, void *stream, bool reads,
                                    pcclStaged_t **staged_out, void **host_out);
 

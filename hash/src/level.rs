@@ -6,7 +6,7 @@
 /// tests and measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SimdLevel {
-    /// What the compiler makes of portable code for the build's baseline.
+    /// The code that the compiler makes of portable code for the build's baseline.
     Portable,
     /// x86-64 with SSE4.2.
     Sse42,

@@ -1,4 +1,4 @@
-//! The tree hash sees every change of order. What it is told apart from is equal in content.
+//! The tree hash sees every change of order. The inputs that it tells apart are equal in content.
 
 use crate::common::full;
 use pccl_hash::tree::MEBIBYTE;

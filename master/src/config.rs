@@ -42,8 +42,8 @@ pub struct MasterConfig {
     /// always encrypted. Default: encrypted.
     pub wire: WireMode,
     /// With a key: only peers with these names ([`Register::name`](pccl_protocol::Register), `Builder::name` of a peer)
-    /// give shared state to others, in syncs and before newcomers are let in. Who has such a name keeps it for as long
-    /// as it is there. Default: none, and all may.
+    /// give shared state to others, in syncs and before newcomers are let in. A peer that has such a name keeps it for
+    /// as long as it is there. Default: none, and all may.
     pub trusted_seeders: Vec<String>,
     /// Without a key, lets other machines reach this master: whoever does so takes part, and whoever is on the way
     /// reads and changes what travels. Default false.

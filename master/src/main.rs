@@ -252,7 +252,7 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
     }
 }
 
-/// What to do instead of leading a run, also where it is written as an option.
+/// The command to run instead of leading a run, also where it is written as an option.
 fn command_of(arguments: &mut Arguments) -> Option<Command> {
     if let Some(master) = arguments.status.take() {
         let (json, rates, group) = (arguments.json, arguments.rates, arguments.group);

@@ -186,8 +186,8 @@ pub fn end_run(admin: &Path, timeout: Duration) -> Result<String, String> {
 
 /// Has a master that stands by act without the promises of the members: for when half of them or more are lost together
 /// with the leader. The caller promises that no other master acts, or will be started again with what it knew:
-/// only those that this one reaches are asked. What the lost master did and this one does not know is lost. A master
-/// that knows no run begins one. `admin` as in [`remove_peer`]. Returns what was done, in words.
+/// only those that this one reaches are asked. Changes that the lost master made and this one does not know are lost. A
+/// master that knows no run begins one. `admin` as in [`remove_peer`]. Returns what was done, in words.
 ///
 /// # Errors
 /// One sentence: why nothing was done.

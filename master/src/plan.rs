@@ -202,7 +202,7 @@ fn places(names: &[String], together: &[String]) -> Result<Vec<usize>, String> {
     Ok(places)
 }
 
-/// Who pipes it into `head` has seen enough.
+/// A user who pipes it into `head` has seen enough.
 fn print(text: &str) -> Result<(), String> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -1,4 +1,4 @@
-//! What was measured between the members of a group, as a table and as JSON.
+//! The rates that were measured between the members of a group, as a table and as JSON.
 
 use pccl_protocol::Rates;
 use pccl_protocol::json::{list, object, text};
@@ -56,7 +56,7 @@ pub fn rates_to_json(rates: &Rates) -> String {
     ])
 }
 
-/// What each member is called in a table: different from all others. Names have no commas or quotes.
+/// The name of each member in a table: different from all others. Names have no commas or quotes.
 fn names(rates: &Rates) -> Vec<String> {
     let is_unique = |name: &str| rates.peers.iter().filter(|peer| peer.name.as_str() == name).count() == 1;
     let called = |peer: &pccl_protocol::RatedPeer| match peer.name.as_str() {

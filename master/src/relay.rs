@@ -30,7 +30,7 @@ impl RelayConfig {
     }
 }
 
-/// What the event loop tells of the relay.
+/// The facts that the event loop tells of the relay.
 #[derive(Debug, Clone)]
 pub(crate) struct RelayNews {
     port: u16,

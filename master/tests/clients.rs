@@ -1,4 +1,4 @@
-//! What well-behaved clients see, and what they see of others that vanish.
+//! The behaviour that well-behaved clients see, also when others vanish.
 
 use crate::common::{Client, PATIENCE, launch};
 use pccl_master::{Master, MasterConfig, MasterError};

@@ -71,7 +71,7 @@ fn large_packets_of_members_take_turns_and_all_arrive() {
                 let mut packet = unknown_packet(MAX_PACKET_BYTES);
                 packet.resize(4 + MAX_PACKET_BYTES, 0);
                 member.stream.write_all(&packet).expect("its turn comes");
-                // What is wrong with it is only known when all of it is there.
+                // The fault of the packet is only known when all of it is there.
                 member.wait_for_kick()
             })
         })

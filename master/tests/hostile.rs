@@ -1,4 +1,4 @@
-//! What the network may do to a master: each time another client must be served as if nothing had happened.
+//! Attacks that the network may make on a master: each time another client must be served as if nothing had happened.
 
 use crate::common::{Client, PATIENCE, answer_to, beat, launch, read_to_end, registration, stream_to};
 use pccl_hash::Digest128;
@@ -138,7 +138,7 @@ fn key() -> RunKey {
     RunKey::from_bytes([7; 32])
 }
 
-/// Whoever has the key is answered.
+/// A client that has the key is answered.
 fn check_keyed_service(master: &Master) {
     let address = master.local_addr().to_string();
     let status = query_status(&address, Some(&key()), PATIENCE).expect("an answer");

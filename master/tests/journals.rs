@@ -112,12 +112,12 @@ fn a_master_does_not_go_on_from_a_damaged_journal() {
         assert!(stderr.contains("is damaged") && stderr.contains("remove the file"), "byte {at}: {stderr}");
         assert_eq!(fs::read(directory.file("journal")).unwrap(), damaged, "nobody has touched it");
     }
-    // What a master that dies in the middle of a write leaves is no damage.
+    // The rest that a master leaves when it dies in the middle of a write is no damage.
     fs::write(directory.file("journal"), &whole[..whole.len() - 3]).unwrap();
     assert_eq!(status(&start(&directory.0)).run, run);
 }
 
-/// What a peer says that comes back to a master with an older copy: how many packets it has got.
+/// A peer comes back to a master with an older copy, says how many packets it has got, and the master ends by itself.
 fn ends_by(directory: &Directory, came_back: Return) {
     let mut program = start(&directory.0);
     let mut client = Client::connect(program.address);

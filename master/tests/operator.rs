@@ -1,5 +1,4 @@
-//! What an operator does to a running master: asks for the status, removes a peer, has stragglers dropped, chooses a
-//! revision.
+//! An operator at a running master asks for the status, removes a peer, has stragglers dropped, chooses a revision.
 
 use crate::common::{Client, PATIENCE, launch};
 use pccl_master::{MasterConfig, RunKey, query_status, remove_peer};
@@ -207,7 +206,7 @@ fn a_service_listens_in_the_directory_that_it_is_given() {
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let (_client, registered) = Client::register(address.parse().unwrap(), 0);
     let peer = registered.peer.to_string();
-    // Who looks elsewhere is told where, and how to find it.
+    // A caller that looks elsewhere is told where, and how to find it.
     let lost = program(&["--kick", &peer, "--reason", "a test", "--listen", &address]);
     let lost = String::from_utf8(lost.stderr).unwrap();
     assert!(lost.contains(&port.to_string()) && lost.contains("--admin"), "{lost}");

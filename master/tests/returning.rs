@@ -24,7 +24,7 @@ fn waiting() -> Master {
 
 /// A client that waits to be let in, and the number of packets that it has got.
 fn alone(master: &Master, group: u32) -> (Client, Registered, u64) {
-    // Whoever is away is alive as long as somebody listens there, and nobody has to answer for some seconds.
+    // A peer that is away is alive as long as somebody listens there, and nobody has to answer for some seconds.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
     // For as long as the test.

@@ -22,7 +22,7 @@ use std::{
 /// A state is saved after as many steps.
 const SAVE_EVERY: u64 = 5;
 
-/// What makes up the training.
+/// The parts of the training.
 struct Training {
     weights: Vec<f32>,
     step: [u64; 1],

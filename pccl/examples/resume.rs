@@ -64,7 +64,7 @@ impl Training {
         fs::rename(self.file("unfinished"), self.file(&format!("step-{}", self.step)))
     }
 
-    /// What this peer could go on from.
+    /// The checkpoints that this peer could go on from.
     fn checkpoints(&self) -> std::io::Result<Vec<Checkpoint>> {
         let mut held = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -204,7 +204,7 @@ mod tests {
         StoreServer::launch(ServerConfig { listen, beside_master, ..Default::default() }).unwrap()
     }
 
-    /// What peers and the one who kills masters tell each other.
+    /// The facts that peers and the killer of masters tell each other.
     #[derive(Default)]
     struct Stage {
         said: Mutex<Said>,

@@ -79,7 +79,7 @@ fn lend(comm: &Communicator, state: &SharedState<'_>, door: &Barrier) {
     comm.lend_state(state, work).expect("lent");
 }
 
-/// Syncs and lends until the world has so many. What the syncs have moved to this peer.
+/// Syncs and lends until the world has `world` peers. Returns the bytes that the syncs have moved to this peer.
 fn lend_until(comm: &Communicator, state: &mut SharedState<'_>, world: usize, door: &Barrier) -> u64 {
     let mut moved = sync(comm, state).expect("synced").rx_bytes;
     lend(comm, state, door);
@@ -93,7 +93,7 @@ fn lend_until(comm: &Communicator, state: &mut SharedState<'_>, world: usize, do
     }
 }
 
-/// A newcomer that does as the others do until the world has so many: what it held, and its first sync.
+/// A newcomer that does as the others do until the world has `world` peers: what it held, and its first sync.
 fn join(comm: &Communicator, tensor: &mut [u8], world: usize, door: &Barrier) -> (Ahead, SyncInfo) {
     door.wait();
     let mut state = state_of(tensor, 0);
@@ -414,7 +414,7 @@ fn the_word_of_the_program_is_taken_for_what_is_unchanged_and_checked_where_that
     if cfg!(debug_assertions) {
         let error = trusting(true, 3, 4).expect_err("it has changed");
         assert!(matches!(&error, Error::InvalidUsage(text) if text.contains("tensor w")), "{error}");
-        // Who lends gives the same word.
+        // A peer that lends gives the same word.
         let mut state = state_of(&mut tensor, 3);
         state.unchanged_since("w", 3).expect("there is such a tensor");
         let error = comm.lend_state(&state, || ()).expect_err("it has changed");

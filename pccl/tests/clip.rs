@@ -217,7 +217,7 @@ fn peers_that_do_not_call_it_alike_are_told_so_and_keep_their_data() {
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
         assert!(error.to_string().contains(&text) && *error == errors[0], "{error}");
     }
-    // What travels looks like any other all-gather, and is told from it.
+    // The data that travels looks like any other all-gather, and is told from it.
     let results = peers.each(|rank, comm| {
         let mut data = content(100, 1.0);
         let (own, mut all) = ([1_u64; 4], [0_u64; 12]);

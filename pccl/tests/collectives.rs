@@ -62,7 +62,7 @@ impl Peers {
     }
 }
 
-/// What a rank has: whole numbers, so that every order of additions gives the same.
+/// The content of a rank: whole numbers, so that every order of additions gives the same.
 fn content(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|index| (rank * 1000 + index % 997) as f32).collect()
 }
@@ -72,7 +72,7 @@ fn sum(ranks: usize, count: usize) -> Vec<f32> {
     (0..count).map(|index| all.iter().map(|of| of[index]).sum()).collect()
 }
 
-/// What all are told of a call that failed.
+/// The verdict that all hear of a call that failed.
 fn verdict_of(error: &Error) -> &pccl::Verdict {
     error.verdict().unwrap_or_else(|| panic!("{error}"))
 }

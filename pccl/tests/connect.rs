@@ -23,7 +23,7 @@ fn listener() -> (TcpListener, String) {
     (listener, address)
 }
 
-/// What `connect` says to a server that answers the preamble like this, every time.
+/// The error of `connect` at a server that answers the preamble like this, every time.
 fn answered(answer: &[u8], patience: Duration) -> (Error, usize) {
     let (listener, address) = listener();
     std::thread::scope(|scope| {

@@ -46,8 +46,8 @@ fn step(comm: &Communicator, state: &mut [f32], what: u64) {
     comm.are_peers_pending().expect("are_peers_pending");
 }
 
-/// A run of `peers`, of which the first reaches the master through a proxy that cuts its connection after so many
-/// bytes. Returns how many went through it.
+/// A run of `peers`, of which the first reaches the master through a proxy that cuts its connection after this number
+/// of bytes. Returns how many went through it.
 fn cut_after(bytes: u64, peers: usize) -> u64 {
     let master = master(MasterConfig::default());
     let address = master.local_addr().to_string();

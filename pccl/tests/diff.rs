@@ -24,7 +24,7 @@ fn fleet(count: usize) -> (Master, Vec<Communicator>) {
     (master, peers)
 }
 
-/// What all peers find; they have to find the same.
+/// The difference that all peers find; they have to find the same.
 fn found(
     peers: &[Communicator],
     call: impl Fn(usize, &Communicator) -> Result<StateDiff, Error> + Sync,

@@ -56,8 +56,8 @@ impl log::Log for Ears {
 
 type Treat = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// Forwards connections from `listener` to `target`. What comes back from there passes while `open`; what goes there is
-/// damaged once after `damage` was set.
+/// Forwards connections from `listener` to `target`. Bytes that come back from there pass while `open`; those that go
+/// there are damaged once after `damage` was set.
 fn proxy(listener: TcpListener, target: SocketAddr, open: Arc<Flag>, damage: Arc<Flag>) {
     let copy = |mut from: TcpStream, mut to: TcpStream, mut treat: Treat| {
         std::thread::spawn(move || {

@@ -113,7 +113,8 @@ fn every_reduction_looks_at_what_it_is_given() {
         )
     });
     names(&results, &["peer-1"], "at element 1");
-    // What reduces nothing, and what has no such values, is as ever. Which peer has which rank is not said.
+    // Calls that reduce nothing, and those on types without such values, are as ever. Which peer has which rank is not
+    // said.
     for (number, result) in at_once(&peers, |_, comm| {
         let mut given = values(1);
         comm.broadcast(&mut given, 1, ()).map(|_| given[1].is_nan())

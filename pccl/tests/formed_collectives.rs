@@ -34,7 +34,7 @@ const KINDS: [&str; 9] = [
     "barrier",
 ];
 
-/// What a peer of this rank gives: `count` elements, all of the same value.
+/// The data that a peer of this rank gives: `count` elements, all of the same value.
 fn given(rank: usize, count: usize) -> Vec<f32> {
     vec![rank as f32 + 1.0; count]
 }
@@ -79,7 +79,7 @@ fn attempt(comm: &Communicator, kind: &str, (rank, ranks): (usize, usize), root:
     (result, data, recv)
 }
 
-/// What a peer has after a success, sent or worked on in place and got.
+/// The data of a peer after a success: sent or worked on in place, and got.
 fn wanted(kind: &str, rank: usize, ranks: usize) -> (Vec<f32>, Vec<f32>) {
     let sum = (ranks * (ranks + 1) / 2) as f32;
     let gathered = |count: fn(usize) -> usize| (0..ranks).flat_map(|of| given(of, count(of))).collect();
@@ -169,7 +169,7 @@ fn in_a_world_of_one_every_collective_is_the_identity_and_then_the_run_goes_on()
     let first = builder().build().expect("valid");
     first.connect().expect("connect");
     all_succeed(&[&first]);
-    // What does not travel is not quantised, and every bit stays.
+    // Data that does not travel is not quantised, and every bit stays.
     let odd: Vec<f32> = (0..100_000).map(|i| (i as f32).sin()).chain([-0.0, 1e-40]).collect();
     let bits = |data: &[f32]| data.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     let options = CollectiveOptions {
@@ -213,7 +213,7 @@ struct Gate {
     changed: Condvar,
     connections: AtomicUsize,
     held: AtomicUsize,
-    /// What each connection has carried.
+    /// The bytes that each connection has carried.
     carried: Mutex<BTreeMap<usize, Vec<u8>>>,
 }
 

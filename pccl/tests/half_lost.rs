@@ -1,5 +1,5 @@
 //! One peer loses the master on its side only, in the middle of an all-reduce, while the master still counts it as
-//! alive. What it had half sent must never be taken for data by the others.
+//! alive. The others must never take for data what it had half sent.
 
 use pccl::{Communicator, Error, FrameChecksums, Master, MasterConfig, ReduceOp};
 use pccl_testkit::barrier::Barrier;

@@ -53,7 +53,7 @@ fn state_of(tensor: &mut [u8], revision: u64) -> SharedState<'_> {
     state
 }
 
-/// All of them enter a run and sync once. What became of it.
+/// All of them enter a run and sync once. Returns the result of each.
 fn sync_all(address: &str, states: &mut [&mut SharedState<'_>]) -> Vec<Result<SyncInfo, Error>> {
     sync_named(address, &[], states)
 }
@@ -118,7 +118,7 @@ fn digests_of_one_run_say_nothing_in_the_next() {
     }
 }
 
-/// What is offered is named by a digest that outlives the run.
+/// An offered state is named by a digest that outlives the run.
 #[test]
 fn a_run_with_a_key_goes_on_from_a_file_of_another_one() {
     let path = std::env::temp_dir().join(format!("pccl-keyed-{}", std::process::id()));

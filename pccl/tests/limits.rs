@@ -92,7 +92,7 @@ fn every_way_to_reduce_has_a_limit() {
         let tensors = vec![Tensor::in_place(&mut two, ReduceOp::Sum)];
         let op = scope.all_reduce_many(tensors, options).expect("launched");
         given_up(op.wait(), CallKind::Collective(CollectiveKind::AllReduce));
-        // Whoever leaves the scope without waiting waits as long as the options say.
+        // A caller that leaves the scope without waiting waits as long as the options say.
         drop(scope.all_reduce(&mut three, ask(3)).expect("launched"));
     });
     assert!(data.iter().all(|&value| value == 3.0) && one == [3.0; 4] && two == one && three == one);

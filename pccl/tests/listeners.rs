@@ -1,4 +1,4 @@
-//! What somebody gets at the listeners of a peer who has the address, or the key, and means it ill.
+//! Answers that the listeners of a peer give to an attacker who has the address, or the key.
 
 use pccl::{Communicator, Master, MasterConfig, SharedState, SyncStrategy};
 use pccl_protocol::{GroupId, Key, P2p, StateAnswer, StatePart, StateRequest, SyncId, limits};

@@ -128,7 +128,7 @@ fn a_peer_that_is_told_to_go_leaves_after_its_step_and_nobody_sees_an_abort() {
             });
         }
         leaver.expect("ready");
-        // Who has yet to find out that all are there would wait for three when it has left.
+        // A peer that has yet to find out that all are there would wait for three when the leaver has left.
         (0..2).for_each(|_| all.recv_timeout(PATIENCE).expect("it joins"));
         leaver.terminate();
         leaver.expect("signal 15");

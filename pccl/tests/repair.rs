@@ -147,7 +147,7 @@ fn several_sources_give_at_once_and_memory_spills_to_a_file() {
     states.push((0, content(48 * MIB, 2)));
     let traffic = traffic(&sync(&peers, &mut states));
     assert_eq!(traffic[3], (0, 48 * MIB as u64));
-    // What was asked for twice because somebody was slow may add to it.
+    // Pieces that a peer asked for twice because somebody was slow may add to it.
     assert!(traffic.iter().map(|it| it.0).sum::<u64>() >= 48 * MIB as u64, "{traffic:?}");
     assert!(traffic[..3].iter().filter(|it| it.0 > 0).count() > 1, "one gave all: {traffic:?}");
     assert!(states.iter().all(|state| state.1 == good));
@@ -281,7 +281,7 @@ fn a_liar_among_the_sources_costs_nothing_but_its_pieces() {
         assert_eq!(traffic(&results)[2].1, 40 * MIB as u64);
         assert!(states[2].1 == good, "{lie:?}");
         assert!(liar.lies() > 0);
-        // Who only falls behind is reported when all is there, and not before.
+        // A liar that only falls behind is reported when all is there, and not before.
         let is_slow = matches!(lie, Lie::SilentPiece | Lie::Drip);
         assert!(is_slow || was_named(&liar), "{lie:?} is not named");
         drop(peers);

@@ -26,7 +26,7 @@ fn two_are_in(master: &Master) -> bool {
     status.expect("a status").sizes.global == 2
 }
 
-/// What a trainer holds.
+/// The state of a trainer.
 struct Trainer {
     weights: Vec<f32>,
     revision: u64,

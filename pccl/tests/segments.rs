@@ -38,7 +38,7 @@ fn at_once<R: Send>(peers: &[Communicator], work: impl Fn(usize, &Communicator) 
     })
 }
 
-/// What a peer contributes: small integers, whose sums are exact.
+/// The contribution of a peer: small integers, whose sums are exact.
 fn input(number: usize, count: usize) -> Vec<f32> {
     (0..count).map(|index| element(index, number)).collect()
 }
@@ -47,7 +47,7 @@ fn element(index: usize, number: usize) -> f32 {
     ((index * 7 + number * 31) % 512) as f32
 }
 
-/// What the first peers give together.
+/// The sum of what the first peers give.
 fn sum(index: usize, peers: usize) -> f32 {
     (0..peers).map(|number| element(index, number)).sum()
 }
@@ -173,7 +173,7 @@ fn who_leaves_between_segments_is_in_the_average_of_those_before_only() {
     }
 }
 
-/// Who has failed holds what it has put in, but for the segments that it names.
+/// A peer that has failed holds what it has put in, but for the segments that it names.
 fn left(failed: &SegmentedError, data: &[f32]) {
     assert!(matches!(failed.error, Error::NotConnected | Error::OutcomeUnknown(_)), "{failed}");
     let whole = |index: &usize| {
@@ -224,7 +224,7 @@ fn calls_that_cut_in_another_way_are_told_both_and_the_next_one_goes_well() {
             assert!(detail.contains(text) && detail.contains("in segments of 12000 bytes"), "{failed}");
             assert!(failed.done.is_empty());
         }
-        // What follows is not behind on any track.
+        // The next operation is not behind on any track.
         let sums = at_once(&peers, |number, comm| {
             let mut data = input(number, count);
             comm.all_reduce_in_segments(Tensor::in_place(&mut data, ReduceOp::Sum), 12_000, 3)

@@ -49,7 +49,7 @@ const SITES: [&str; 6] = ["a", "b", "b", "a", "b", "c"];
 const COUNT: usize = 60_000;
 const SCHEME: Scheme = Scheme::BlockAffineU8(Block::B256);
 
-/// What all come to by themselves, if `quantised` says how it travels, and the same on every rank.
+/// The result that all peers come to by themselves if `quantised` says how data travels; it is the same on every rank.
 fn quantised_over_sites<T: Element + PartialEq + Send>(
     (op, quantised): (ReduceOp, Quantisation),
     input: impl Fn(usize) -> Vec<T> + Sync,

@@ -1,12 +1,12 @@
 //! Element types and reduce kernels: the arithmetic of a collective, on raw bytes of a type known at run time.
 //!
-//! **What for.** A peer of a ring all-reduce receives a partial result and folds it into its own data, one hop after
-//! the other. The functions here do that one step for each of the [twelve types](DataType) and
-//! [five operations](ReduceOp), from and to memory at any address, about as fast as memory delivers it.
+//! **Purpose.** A peer of a ring all-reduce receives a partial result and folds it into its own data, one hop after the
+//! other. The functions here do that one step for each of the [twelve types](DataType) and [five operations](ReduceOp),
+//! from and to memory at any address, about as fast as memory delivers it.
 //!
 //! [`quantise`] turns floats into fewer bits and back, for the wire.
 //!
-//! **What not.** No buffers, no threads, no knowledge of rings.
+//! **Limits.** No buffers, no threads, no knowledge of rings.
 //!
 //! # What a fold computes
 //!

@@ -21,7 +21,7 @@ impl Guarded {
         Arc::new(Self { gate: Gate::new(), memory: UnsafeCell::new(0) })
     }
 
-    /// What a link's thread does: one access under a pass, if the gate is open.
+    /// The work of a link's thread: one access under a pass, if the gate is open.
     fn read_as_borrower(&self) -> bool {
         let Some(_pass) = self.gate.enter() else { return false };
         // SAFETY: under a pass the owner does not write; the checker verifies it.
@@ -29,7 +29,7 @@ impl Guarded {
         true
     }
 
-    /// What the owner does with its memory back.
+    /// The work of the owner once it has its memory back.
     fn write_as_owner(&self) {
         // SAFETY: the gate is drained, so nobody else has access; the checker verifies it.
         self.memory.with_mut(|memory| unsafe { *memory += 1 });
@@ -126,7 +126,7 @@ mod reading {
     use threadpark::Parker;
     use tinysockets::queued::turns::{LINGER, Next, Turns, Wake};
 
-    /// What a reader waits for in the kernel.
+    /// The wire that a reader waits for in the kernel.
     #[derive(Default)]
     struct Wire {
         state: Mutex<WireState>,
@@ -205,7 +205,7 @@ mod reading {
             turn.is_some()
         }
 
-        /// What the reading thread does. There is no clock here: a sleep with a limit is over when the thread runs
+        /// The work of the reading thread. There is no clock here: a sleep with a limit is over when the thread runs
         /// next, and a linger that nobody ends by a recall lasts for ever.
         fn run(&self, parker: &Parker, lingers_end: bool) {
             let (mut seen, mut now) = (None, self.now);
@@ -225,7 +225,7 @@ mod reading {
             }
         }
 
-        /// What a visitor does.
+        /// The work of a visitor.
         fn visit(&self, done: impl Fn() -> bool) {
             let Some(mut turn) = self.turns.begin_visit() else { return };
             while !done() && self.step(&mut turn) {}
@@ -249,7 +249,7 @@ mod reading {
         check(Some(2), || {
             let (socket, thread) = socket();
             socket.wire.change(|state| state.packets = 1);
-            // Whoever reads the packet, the visit ends: the reading thread tells nobody, so only a wake of the
+            // The visit ends, whoever reads the packet: the reading thread tells nobody, so only a wake of the
             // visitor's own, or what it reads itself, can end its wait.
             let read = {
                 let socket = Arc::clone(&socket);

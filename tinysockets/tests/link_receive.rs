@@ -65,7 +65,7 @@ impl Receiving {
 
 #[test]
 fn direct_frames_land_in_place_in_any_order() {
-    // In one piece; in pieces as large as tensors; in so many that a call does not take all; in tiny ones.
+    // In one piece; in pieces as large as tensors; in more of them than a call takes; in tiny ones.
     for piece in [usize::MAX, 70_000, 5_000, 900, 7] {
         let mut r = receiving_pieces(Landing::Direct, piece);
         let bytes = pattern(SIZE, 1);

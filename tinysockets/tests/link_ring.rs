@@ -18,7 +18,7 @@ use tinysockets::link::{
 /// Small and odd, so that there are many frames and the last of a chunk is short.
 const FRAME_ELEMENTS: usize = 5_000;
 
-/// What is summed up: an operation's size, and who takes part.
+/// The shape of a sum: an operation's size, and the number of nodes that take part.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     nodes: usize,

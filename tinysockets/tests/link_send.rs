@@ -384,7 +384,7 @@ fn waiting_threads_do_not_run() {
     drop((peers, silent));
 }
 
-/// What the peer does with one connection, after it has read the given number of bytes.
+/// The behaviour of the peer on one connection, after it has read the given number of bytes.
 #[derive(Debug, Clone, Copy)]
 enum Peer {
     Drains,

@@ -1,5 +1,5 @@
-//! Sockets and links as their users see them: one program, since linking costs more than the tests. What uses up the
-//! descriptors of its process is another one.
+//! Sockets and links as their users see them: one program, since linking costs more than the tests. The tests that use
+//! up the descriptors of their process are another program.
 
 mod acceptor;
 mod link_receive;

@@ -47,7 +47,7 @@ fn config() -> QueuedConfig {
     QueuedConfig { name: "queued".to_owned(), max_frame_bytes: 32 << 20, inbox_limit: 4096, on_close: None }
 }
 
-/// What lies in the inbox: kind and body.
+/// A packet in the inbox: kind and body.
 type Packet = (u16, Vec<u8>);
 
 fn kept(kind: u16, body: &[u8]) -> Tap<Packet> {

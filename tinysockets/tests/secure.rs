@@ -25,7 +25,7 @@ use tinysockets::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What who dials sends first.
+/// The length of the first message of a dialer.
 const HELLO_BYTES: usize = PREAMBLE_BYTES + 49;
 
 fn soon() -> Instant {
@@ -62,7 +62,7 @@ fn raw(target: &HostPort) -> TcpStream {
     stream
 }
 
-/// Whoever has the key is taken, and can talk.
+/// A dialer that has the key is taken, and can talk.
 fn assert_serves(target: &HostPort, accepted: &Receiver<Conn>, key: &RunKey) {
     let near = dial_with_preamble(target, &to(7), Some(key.secret()), soon()).unwrap();
     let far = accepted.recv_timeout(PATIENCE).unwrap();
@@ -199,7 +199,7 @@ fn a_wire_mode_says_what_travels_readable_and_both_ends_mean_the_same() {
             assert_eq!(said.len() - set_up, if mode == WireMode::Off { 18 } else { 38 }, "{mode}");
         }
     }
-    // Whoever is on the way cannot make one of them another one: the check word of the preamble is public.
+    // An attacker on the way cannot make one of them another one: the check word of the preamble is public.
     for (meant, made) in [(WireMode::Encrypt, WireMode::Off), (WireMode::Integrity, WireMode::Off)] {
         let (_, hello) = Knock::new(&in_mode(meant), Some(key(1).secret())).unwrap();
         let lowered = [&in_mode(made).encode()[..], &hello[PREAMBLE_BYTES..]].concat();
@@ -383,7 +383,7 @@ fn random_bytes_in_every_state_lead_to_nothing() {
     let (_, good_hello) = Knock::new(&to(7), Some(right.secret())).unwrap();
     for round in 0..rounds() {
         let mut rng = Rng::keyed(&[round]);
-        // Who listens, at its first byte, behind a good preamble, and behind a good first message.
+        // The listener, at its first byte, behind a good preamble, and behind a good first message.
         let mut door = Door::new(Some(right.clone().into()));
         let (good, mut bad) = match rng.index(2) {
             // A good first message costs an answer; most rounds do without.
@@ -403,7 +403,7 @@ fn random_bytes_in_every_state_lead_to_nothing() {
             let visit = knock_at(&mut door, &bad);
             assert!(matches!(visit, Visit::Nothing | Visit::Unwanted(..)), "round {round}: {visit:?}");
         }
-        // Who dials, at the reply.
+        // The dialer, at the reply.
         if round % 16 == 0 {
             let (mut knock, _) = Knock::new(&to(7), Some(right.secret())).unwrap();
             let mut answer = [&Reply::GoOn.encode()[..], &rng.bytes(49)].concat();

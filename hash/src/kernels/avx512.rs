@@ -52,7 +52,7 @@ fn load(bytes: &[u8; STRIPE_BYTES]) -> __m512i {
     unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
 }
 
-/// What a stripe adds: for each lane the product of the halves of its keyed word, and its neighbour's word.
+/// The contribution of a stripe: for each lane the product of the halves of its keyed word, and its neighbour's word.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn products(stripe: &[u8; STRIPE_BYTES], number: usize) -> __m512i {

@@ -5,8 +5,9 @@
 //! little-endian), which for the root is [`ROOT_SEED`]. The number stands behind the bytes, so that no two inputs of
 //! different levels are equal.
 //!
-//! Whoever has the data and not the key can neither tell a digest nor look for two contents that have the same one.
-//! Whoever has the key needs 2^64 attempts for such a pair, and 2^128 for a second content to a given digest.
+//! An attacker that has the data and not the key can neither tell a digest nor look for two contents that have the same
+//! one. An attacker that has the key needs 2^64 attempts for such a pair, and 2^128 for a second content to a given
+//! digest.
 
 use super::{ARITY, FORMAT_TAG, Level1CountError, ROOT_SEED, level_count, level1_count, top_level};
 use super::{mebibyte_digest_at, mebibyte_digests};

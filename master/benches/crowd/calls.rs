@@ -1,4 +1,4 @@
-//! What peers that make no operations cost, and the calls that all of a run make together.
+//! The cost of peers that make no operations, and of the calls that all peers of a run make together.
 
 use super::{PATIENCE, crowd::Crowd, launch, master::Process};
 use pccl_protocol::{C2m, M2c, ProbePlan, ProbeRate, ProbeReport, ProbeResult};
@@ -116,7 +116,7 @@ fn report(from: u128, plan: &ProbePlan) -> ProbeReport {
     ProbeReport { round: plan.round, to: plan.to, result: ProbeResult::Measured(rate) }
 }
 
-/// So many come at once to one who is there already, wait together, and are let in together.
+/// This number of peers come at once to one that is there already, wait together, and are let in together.
 pub(crate) fn wait(newcomers: usize) {
     let master = launch();
     let mut crowd = Crowd::new(master.address);

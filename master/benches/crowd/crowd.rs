@@ -27,7 +27,7 @@ pub(crate) struct Crowd {
     pub(crate) next_look_at_beats: Option<Instant>,
 }
 
-/// So many come at the same time, that builds may be measured which let no more wait.
+/// Peers that come at the same time: so few that builds may be measured which let no more wait.
 const COME_AT_ONCE: usize = 250;
 /// How often it is looked at whose beats are due.
 const LOOK_AT_BEATS: Duration = Duration::from_millis(10);
@@ -74,11 +74,11 @@ impl Crowd {
         }
     }
 
-    /// So many connect and register.
+    /// This number of peers connect and register.
     pub(crate) fn come(&mut self, some: usize) {
         let mut left = some;
         while left > 0 {
-            // A master keeps only so many whose connections have not said whose they are.
+            // A master keeps only a number of connections that have not said whose they are.
             let come = left.min(MAX_HALF_OPEN_OF_NETWORK / 2);
             (0..come).for_each(|_| self.connect());
             left -= come;

@@ -1,5 +1,5 @@
-//! What many peers, and many operations, cost the master: light peers that speak the control protocol and move no data,
-//! and the state machine by itself.
+//! The cost of many peers, and of many operations, for the master: light peers that speak the control protocol and move
+//! no data, and the state machine by itself.
 //!
 //! `cargo bench -p pccl-master --bench crowd -- leave:1000 die:100/1000 operations:1000/1 idle:1000 turns:1000
 //! update:1000 optimize:256 wait:1000 tags:20 storm:60 inflight`

@@ -116,7 +116,7 @@ impl Peer {
                     self.reply_left -= skip;
                     self.parser.feed(&buffer[skip..n]);
                     self.take_frames(news);
-                    // What comes from now on is another event.
+                    // Bytes that come from now on are another event.
                     if n < buffer.len() && !is_over {
                         return;
                     }

@@ -60,7 +60,7 @@ pub(crate) fn run(name: &str, address: SocketAddr, key: Option<&RunKey>) {
                     let deadline = Some(Instant::now() + PATIENCE);
                     let _ = conn.send_all(&registration().to_frame(), deadline).and_then(|()| one(&conn));
                 }
-                // Who only joins does so as often as it can.
+                // An attacker that only joins does so as often as it can.
                 if name != "joins" {
                     thread::sleep(PAUSE);
                 }
@@ -157,7 +157,7 @@ fn slow(address: SocketAddr, key: Option<&RunKey>) {
     }
 }
 
-/// Connections that never say anything, so many per second, the newest of which are held.
+/// Connections that never say anything, [`CROWD_PER_SECOND`] of them each second. The newest of them are held.
 fn crowd(address: SocketAddr, from: fn(u32) -> IpAddr) {
     let mut open: VecDeque<TcpStream> = VecDeque::new();
     let (mut begun, start) = (0, Instant::now());

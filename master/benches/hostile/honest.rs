@@ -62,7 +62,7 @@ pub(crate) struct Found {
     pub(crate) failures: Vec<String>,
 }
 
-/// What one of them does until it is to stop.
+/// The work that one of them does until it is to stop.
 type Work = Box<dyn FnOnce(&AtomicBool, &Mutex<Found>) + Send>;
 
 /// All of them, each with a thread.

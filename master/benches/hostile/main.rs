@@ -1,4 +1,4 @@
-//! What those cost a master who mean it ill, with the run key and without: the memory that its process takes at most,
+//! The cost of hostile clients for a master, with the run key and without: the memory that its process takes at most,
 //! when a silent peer is dropped, how long honest peers wait for answers, and how many newcomers are served that are
 //! 100 ms away.
 //!

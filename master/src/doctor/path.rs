@@ -50,7 +50,7 @@ fn clock(way: &Way, answer: &Answer, report: &mut Report) {
     finding.numbers.push(("clock_difference_us", sign * us));
 }
 
-/// What an edge as long as this way would get.
+/// The congestion control that an edge as long as this way would get.
 fn congestion_control(way: &Way, report: &mut Report) {
     let conn = way.stream.conn();
     let is_paced = tune_data_socket(conn, way.round_trip).is_paced;

@@ -79,7 +79,7 @@ pub(super) fn look(
                     found += &format!(", {} Mbit/s over one connection", kbit_s.div_ceil(1000));
                     numbers.push(("kbit_s", i64::try_from(kbit_s).unwrap_or(i64::MAX)));
                 }
-                // Who does not measure may have good reasons; nothing depends on it.
+                // A peer that does not measure may have good reasons; nothing depends on it.
                 Err(why) => found += &format!(", rate not measured: {why}"),
             }
         } else if patient.rates {

@@ -41,8 +41,8 @@ pub struct Finding {
     pub numbers: Vec<(&'static str, i64)>,
 }
 
-/// All that was found, in the order in which a connection needs it. What comes after a failure that ends everything
-/// is missing. Shows as a table.
+/// All that was found, in the order in which a connection needs it. Findings that would come after a failure that ends
+/// everything are missing. Shows as a table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// See [`Finding`].

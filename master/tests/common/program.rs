@@ -13,7 +13,7 @@ use std::{
 pub(crate) struct Program {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
-    /// What comes on stdout after the first line, once the program has ended.
+    /// The text on stdout after the first line, once the program has ended.
     rest: mpsc::Receiver<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What an attack on the master costs a run that goes on: small operations without it, beside it, and beside the same
-//! attack on the master of another run, which costs what the attackers themselves take of the machine.
+//! The cost of an attack on the master for a run that goes on: small operations without it, beside it, and beside the
+//! same attack on the master of another run, which costs what the attackers themselves take of the machine.
 
 use crate::{
     Args,

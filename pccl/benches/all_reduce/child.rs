@@ -31,7 +31,7 @@ struct Peer {
     plain: PlainRing,
     data: Vec<f32>,
     other: Vec<f32>,
-    /// What is quantised: of equal elements that would cost less.
+    /// The data that is quantised: quantising equal elements would cost less.
     noise: Vec<f32>,
     bytes: Vec<u8>,
     other_bytes: Vec<u8>,
@@ -167,7 +167,7 @@ impl Peer {
                 self.data.resize(tensors * bytes / 4, 1.0);
                 timed(repetitions, || many(&self.comm, self.data.chunks_exact_mut(bytes / 4)))
             }
-            // A large tensor and a small one, so many times.
+            // This number of pairs of a large tensor and a small one.
             ("pairs", &[tensors, bytes, repetitions]) => {
                 self.data.resize(tensors * bytes / 4, 1.0);
                 timed(repetitions, || {

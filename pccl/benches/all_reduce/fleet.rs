@@ -52,7 +52,7 @@ pub(crate) enum Memory {
     Nothing,
     /// It keeps a journal.
     Journal,
-    /// So many masters stand by for it.
+    /// This number of masters stand by for it.
     Standbys(usize),
 }
 
@@ -328,7 +328,7 @@ fn numbers(line: &str) -> io::Result<(f64, f64)> {
     Ok((first, second))
 }
 
-/// Returns when so many stand by for a master.
+/// Returns when `count` masters stand by for a master.
 fn wait_for_standbys(master: &str, count: usize) -> Result<(), Box<dyn Error>> {
     let deadline = Instant::now() + PATIENCE;
     while count > 0 && query_status(master, None, PATIENCE)?.lead.standbys.len() < count {

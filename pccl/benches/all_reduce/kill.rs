@@ -1,6 +1,6 @@
-//! What a death costs: the time from the death of a peer in the middle of an operation to the errors of the others, and
-//! how long their next try takes, next to undisturbed operations of the same peers. And what it costs late in a large
-//! operation, in one piece and in segments.
+//! The cost of a death: the time from the death of a peer in the middle of an operation to the errors of the others,
+//! and how long their next try takes, next to undisturbed operations of the same peers. And what it costs late in a
+//! large operation, in one piece and in segments.
 
 use crate::{
     Args,
@@ -88,8 +88,8 @@ fn death(args: &Args, bytes: usize) -> Result<Option<Death>, Box<dyn Error>> {
     Ok(Some(death))
 }
 
-/// Measures late deaths, in one piece and in so many segments, or what many deaths leave of the rate; here, or between
-/// far hosts.
+/// Measures late deaths, in one piece and in this number of segments, or what many deaths leave of the rate; here, or
+/// between far hosts.
 pub(crate) fn segments(args: &Args, pieces: usize) -> Result<(), Box<dyn Error>> {
     let lab = args.wan.as_ref().map(|program| {
         let case = case(args)?;

@@ -1,6 +1,6 @@
-//! What the death of the master in the middle of an operation costs its peers: the time of that operation, next to
-//! undisturbed ones of the same peers. It is started again at once and goes on from its journal, or one that stands by
-//! takes over.
+//! The cost that the death of the master in the middle of an operation has for its peers: the time of that operation,
+//! next to undisturbed ones of the same peers. It is started again at once and goes on from its journal, or one that
+//! stands by takes over.
 
 use crate::{
     Args,

@@ -82,14 +82,15 @@ struct Args {
     /// journal, or one that stands by takes over.
     #[arg(long)]
     kill_master: bool,
-    /// With `--kill`: what segments are worth, so many of them, when it comes late in an operation; with `--wan`
-    /// between far hosts.
+    /// With `--kill`: what this number of segments are worth when it comes late in an operation; with `--wan` between
+    /// far hosts.
     #[arg(long, requires = "kill", value_name = "N", num_args = 0..=1, default_missing_value = "16")]
     segments: Option<usize>,
     /// With `--segments`: rates are measured before, so that data travels as the planner finds best.
     #[arg(long, requires = "segments")]
     optimize: bool,
-    /// With `--segments`: what is kept of the rate instead if a peer is killed and replaced each so many seconds.
+    /// With `--segments`: what is kept of the rate instead if a peer is killed and replaced each time after this number
+    /// of seconds.
     #[arg(long, requires = "segments", value_name = "SECONDS")]
     replace_every: Option<u64>,
     /// Measures what a run key costs instead, for operations of these sizes, in place; with `--wan` between far hosts.
@@ -98,7 +99,7 @@ struct Args {
     /// Measures what a journal of the master costs instead, for operations of these sizes, in place.
     #[arg(long)]
     journaled: bool,
-    /// Measures what so many masters cost instead that stand by on this machine.
+    /// Measures instead what this number of masters cost that stand by on this machine.
     #[arg(long, value_name = "N", conflicts_with = "journaled")]
     standbys: Option<usize>,
     /// With `--keyed`: how tensors travel in the run with a key.

@@ -14,7 +14,8 @@ const HOSTS: usize = 5;
 const ROUTE: Route = Route { delay_ms: 5.0, rate_mbit: 200.0, loss_pct: 0.0 };
 /// Between the two hosts of the slow pair, in both directions.
 const SLOW_MBIT: f64 = 20.0;
-/// What the others send each other, by how far the receiver is ahead: the two directions of a pair differ.
+/// The rates at which the others send to each other, by how far the receiver is ahead: the two directions of a pair
+/// differ.
 const RATES_MBIT: [f64; HOSTS] = [0.0, 200.0, 160.0, 180.0, 140.0];
 /// Sizes of the operations, in KiB. Those of 1 MiB take as long for the way as for the bytes.
 const SIZES_KIB: [usize; 2] = [16 << 10, 4 << 10];

@@ -1,5 +1,5 @@
-//! What it costs a run that nothing happens to that something outlives its master, a journal or masters that stand by:
-//! operations with it and without, in turns.
+//! The cost, for a run to which nothing happens, of a journal or of standbys that outlive its master: operations with
+//! it and without, in turns.
 
 use crate::{
     Args,

@@ -37,7 +37,7 @@ static const char *option(int count, char **arguments, const char *name) {
     return "";
 }
 
-/* Sums in place, so many times, and says how long one took and what it cost the processor. */
+/* Sums in place, this number of repetitions, and says how long one took and what it cost the processor. */
 static int reduce(pcclComm_t *comm, unsigned schedule, size_t bytes, unsigned repetitions) {
     pcclReduceDescriptor_t descriptor;
     float *data = malloc(bytes);

@@ -1,4 +1,4 @@
-//! What is left of the rate of large operations in segments when a peer is killed and replaced again and again. A
+//! The rate of large operations in segments that is left when a peer is killed and replaced again and again. A
 //! replacement is let in between two operations.
 
 use crate::{

@@ -1,4 +1,4 @@
-//! What several tensors cost, in one operation and in several ones in flight: each beside one operation of the same
+//! The cost of several tensors, in one operation and in several ones in flight: each beside one operation of the same
 //! bytes, in turns.
 
 use crate::{

@@ -85,7 +85,8 @@ static const std::vector<Several> SEVERAL = {
 static const size_t SEVERAL_VOLUME = size_t{512} << 20;
 
 // The cost of several tensors, each case beside one operation of the same bytes, in turns: the table of
-// `all_reduce --several`. `several` reduces so many tensors of so many bytes, all of them in flight at the same time.
+// `all_reduce --several`. `several` reduces a number of tensors of a number of bytes each, all of them in flight at the
+// same time.
 static void measure_several(const char* library, int rank, int peers, const std::function<void(size_t)>& reduce,
                             const std::function<void(int, size_t)>& several,
                             const std::function<double(double)>& sum, const std::function<double(double)>& largest) {

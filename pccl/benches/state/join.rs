@@ -12,7 +12,7 @@ const STATE_MIB: usize = 512;
 /// Steps that are measured before a newcomer comes.
 const BEFORE: usize = 3;
 
-/// A step of one peer. What it says of the boundary is of a newcomer the way through its first sync.
+/// A step of one peer. For a newcomer, the numbers of the boundary are those of the way through its first sync.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     world: usize,

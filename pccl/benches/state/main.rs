@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// It comes to others that train already.
     #[arg(long, hide = true)]
     joins: bool,
-    /// So many peers belong to the run.
+    /// This number of peers belong to the run.
     #[arg(long, hide = true, default_value_t = 2)]
     peers: usize,
     /// This process is the sending end of a plain connection to this address.

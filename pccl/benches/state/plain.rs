@@ -1,5 +1,5 @@
-//! What processes of this machine reach with plain connections: each sender sends its memory over one, and a receiver
-//! puts all of it into memory that it has, and reads the sum of what came.
+//! The rate that processes of this machine reach with plain connections: each sender sends its memory over one, and a
+//! receiver puts all of it into memory that it has, and reads the sum of what came.
 
 use crate::{Args, Result, child, fleet::start};
 use pccl_testkit::process::Partner;

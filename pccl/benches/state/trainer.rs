@@ -41,7 +41,7 @@ impl Training {
     }
 }
 
-/// What the boundary of a step was: when the state had been computed with, until nobody waited any more.
+/// The boundary of a step: from when the state had been computed with, until nobody waited any more.
 struct Boundary {
     seconds: f64,
     rx_bytes: u64,

@@ -9,7 +9,7 @@ use crate::{
 };
 use pccl::{Call, ClipReport, Target};
 
-/// What is contributed of a tensor: its send buffer.
+/// The contribution of a tensor: its send buffer.
 ///
 /// # Safety
 /// The buffer is null or as long as the descriptor says, and the caller leaves it alone until the clip is over.

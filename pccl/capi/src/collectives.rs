@@ -1,5 +1,5 @@
 //! Collectives beside all-reduce. Each kind has a function that makes the call of the library, and two that carry it
-//! out: one waits for the end, one returns a handle. What they write, and how they are awaited, is as in
+//! out: one waits for the end, one returns a handle. The values that they write, and the waits for them, are as in
 //! [`crate::reduce`].
 
 use crate::{

@@ -383,7 +383,7 @@ impl Comm {
         drop(calls);
         let tags: Vec<u64> = self.reduces.lock().keys().copied().collect();
         for tag in tags {
-            // What it failed with interests nobody any more.
+            // The failure of the reduce interests nobody any more.
             let _ = self.wait(tag, None)?;
         }
         // A connect that was under way when the session was closed has made another one.

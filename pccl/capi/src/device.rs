@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// What stands for tensors on devices, until it is unstaged.
+/// Memory of the host that stands for tensors on devices, until it is unstaged.
 static STAGED: Registry<Mutex<Option<Staged>>> = Registry::new("staged tensor");
 
 /// `pcclGetDeviceCount`.

@@ -1,4 +1,4 @@
-//! What failed, and what the run looks like: results, verdicts, status, logs.
+//! Failures, and the state of the run: results, verdicts, status, logs.
 
 use crate::{
     communicator::enter,

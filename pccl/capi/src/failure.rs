@@ -1,4 +1,4 @@
-//! What a call failed with: a code for the caller; a text, a remedy, a cause and culprits for whoever asks.
+//! The failure of a call: a code for the caller; a text, a remedy, a cause and culprits for whoever asks.
 
 use crate::{
     child,

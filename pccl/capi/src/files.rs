@@ -12,7 +12,7 @@ use crate::{
 use pccl::{Remedy, StateFileError};
 use std::{ffi::c_char, sync::Arc};
 
-/// A failure of a file. What cannot be read is no shared state.
+/// A failure of a file. A file that cannot be read is no shared state.
 fn failure(error: StateFileError) -> Failure {
     let text = error.to_string();
     match error {

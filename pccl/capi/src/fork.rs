@@ -1,4 +1,4 @@
-//! What `fork` leaves in the child: no descriptor of ours, and calls that say so.
+//! The child after a `fork`: it has no descriptor of ours, and its calls say so.
 //!
 //! A child has one thread, whatever the parent had, and a copy of each descriptor. As long as it kept those of our
 //! connections, nobody would notice the death of the parent.

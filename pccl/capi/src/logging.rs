@@ -31,7 +31,7 @@ pub(crate) type Callback = unsafe extern "C" fn(c_int, *const c_char, *const c_c
 /// Where lines go instead of to stderr.
 #[derive(Clone, Copy)]
 struct Target {
-    /// What the environment asks for counts if there is none.
+    /// The level that the environment asks for counts if there is none.
     level: Option<LevelFilter>,
     callback: Callback,
     user: usize,
@@ -87,7 +87,7 @@ pub(crate) fn set_callback(level: c_int, callback: Option<Callback>, user: *mut 
     let Some(_replacing) = REPLACING.try_lock_for(LAST_LINES) else {
         return Err(Failure::usage("another thread replaces the function that takes the log"));
     };
-    // What waits for the function before is handed to it first.
+    // Lines that wait for the function before are handed to it first.
     log::flush(LAST_LINES);
     let target = callback.map(|callback| Target { level, callback, user: user.addr() });
     let before = std::mem::replace(&mut *TARGET.lock(), target);

@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn pcclCreateMasterByName(
     })
 }
 
-/// What a process needs that has a master and has not called `pcclInit`.
+/// Prepares a process that has a master and has not called `pcclInit`.
 pub(crate) fn prepare() {
     logging::start();
     fork::watch();

@@ -109,7 +109,7 @@ pub(crate) fn destroy(handle: Handle) -> Outcome {
     if !stop.is_null() {
         // SAFETY: it comes from `Box::into_raw` in `run`, is out of the slot, and no reader is left that could have it.
         let stop = unsafe { Box::from_raw(stop) };
-        // Whoever awaits it in another thread is woken.
+        // A caller that awaits it in another thread is woken.
         stop.stop();
     }
     slot.key.store(0, Ordering::SeqCst);

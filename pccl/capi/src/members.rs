@@ -54,7 +54,7 @@ impl Instance {
         })
     }
 
-    /// What it is called.
+    /// The name of the member.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -105,7 +105,7 @@ impl Instance {
         make(self.member()?).map_err(|error| failure(&error))
     }
 
-    /// What the store holds.
+    /// The decision that the store holds.
     pub(crate) fn current(&self) -> Outcome<Option<Decision>> {
         let (run, limit) = {
             let config = self.config.lock();

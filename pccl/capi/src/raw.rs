@@ -7,7 +7,7 @@ use std::{
     ptr::NonNull,
 };
 
-/// What a pointer points to.
+/// The value that a pointer points to.
 ///
 /// # Safety
 /// If it is not null, it points to a `T`.

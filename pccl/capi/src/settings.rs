@@ -68,8 +68,8 @@ pub(crate) fn new_communicator(master: &str, group: u32, pool_connections: u32) 
     Ok(COMMUNICATORS.insert(new_key(), Arc::new(comm)))
 }
 
-/// What [`pccl::Builder::pool_size`] gets. Programs of the original pass 1 without a wish for no more than that, so it
-/// leaves the number to the library: one connection does not fill a long path.
+/// The number that [`pccl::Builder::pool_size`] gets. Programs of the original pass 1 without a wish for no more than
+/// that, so it leaves the number to the library: one connection does not fill a long path.
 fn pool_size(connections: u32) -> Outcome<u16> {
     match u16::try_from(connections) {
         Ok(1) => Ok(0),

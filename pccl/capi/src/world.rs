@@ -1,4 +1,4 @@
-//! Who is in the run: joining, agreeing on the world, leaving.
+//! The members of the run: joining, agreeing on the world, leaving.
 
 use crate::{
     child,
@@ -266,7 +266,7 @@ pub(crate) extern "C" fn pcclRecover(comm: Handle, remedy: c_int, peers: u32) ->
     })
 }
 
-/// What the program has to give up for is the failure before: its text stays.
+/// The program has to give up for the failure before: its text stays.
 pub(crate) fn is_to_give_up(comm: Handle, remedy: c_int) -> bool {
     remedy == failure::GIVE_UP && !child::is_child() && COMMUNICATORS.get(comm).is_ok()
 }

@@ -25,7 +25,7 @@ pub(crate) struct Sample {
     pub(crate) label: usize,
 }
 
-/// What is trained on and what accuracy is measured on; they share no sample.
+/// The samples to train on and those to measure accuracy on; the two sets share no sample.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Split {
     /// Four fifths.

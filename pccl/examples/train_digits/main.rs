@@ -19,13 +19,13 @@ use std::{
     time::Duration,
 };
 
-/// What goes wrong outside of training itself.
+/// A failure outside of training itself.
 type Failure = Box<dyn std::error::Error>;
 
 /// Test accuracy that every peer has to reach.
 const ACCURACY_MIN: f64 = 0.95;
 
-/// What this process is.
+/// The role of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
     /// Runs the master and the peers, kills and replaces some of them, shows progress, judges the result.
@@ -46,7 +46,7 @@ enum Role {
 #[derive(Debug, Clone, Parser)]
 #[command(name = "train_digits")]
 struct Args {
-    /// What this process is.
+    /// The role of this process.
     #[arg(long, value_enum, default_value_t = Role::Supervisor)]
     role: Role,
 
@@ -71,7 +71,7 @@ struct Args {
     #[arg(long, value_name = "S", value_parser = seconds, conflicts_with = "master")]
     master_kill_every: Option<Duration>,
 
-    /// So many masters stand by, and one of them takes over each time. Without any, the master goes on from its
+    /// This number of masters stand by, and one of them takes over each time. Without any, the master goes on from its
     /// journal.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "master_kill_every")]
     #[arg(value_parser = clap::value_parser!(u32).range(..=8))]
@@ -186,7 +186,7 @@ fn run_master(args: &Args) -> Result<bool, Failure> {
 /// Runs a whole training with peers that are processes of this program.
 fn supervise(args: &Args) -> Result<bool, Failure> {
     let progress = Progress::stdout();
-    // What the master warns of, this program does itself, and tells.
+    // This program itself does the things that the master warns of, and tells them.
     let lines = progress.clone().log(io::stderr());
     logger("error").target(env_logger::Target::Pipe(Box::new(lines))).init();
     let program = std::env::current_exe()?;

@@ -19,7 +19,7 @@ const ANY_PORT: &str = "127.0.0.1:0";
 /// Time for one answer of a master.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a run has for a master; it ends with this value.
+/// The master of a run; it ends with this value.
 pub(crate) enum Authority {
     /// Somebody else's.
     Given(String),
@@ -130,7 +130,7 @@ impl Masters {
         self.all.iter().map(|master| master.address.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    /// Which one acts, once so many stand by for it as there are; `None`: the run has ended.
+    /// Which one acts, once all standbys stand by for it; `None`: the run has ended.
     fn acting(&self, stopped: &Receiver<()>) -> Option<usize> {
         if self.standbys == 0 {
             return Some(0);

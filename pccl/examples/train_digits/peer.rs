@@ -24,7 +24,7 @@ const OUTER_MOMENTUM: f32 = 0.7;
 /// A weight that counts for nothing beside any other.
 const NEXT_TO_NOTHING: f64 = f64::MIN_POSITIVE;
 
-/// What makes up the state of the training: the same on every peer, and handed to newcomers.
+/// The state of the training: the same on every peer, and handed to newcomers.
 struct Training {
     params: Vec<f32>,
     momentum: Vec<f32>,
@@ -38,13 +38,13 @@ struct Training {
 struct Peer {
     training: Training,
     local: Local,
-    /// Who this peer was at its last sync: another identity is a newcomer, who may receive state.
+    /// The identity of this peer at its last sync: another identity is a newcomer, who may receive state.
     synced_as: Option<PeerId>,
     connected: bool,
     report: Reporter,
 }
 
-/// What this peer trains on, and how.
+/// The data that this peer trains on, and the way that it trains.
 struct Local {
     data: Split,
     /// Number of this peer: which data it trains on.
@@ -70,7 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
         report: Reporter::default(),
     };
 
-    // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step is made again.
+    // Connects, waits until there are two peers, and makes steps. Each failure is made good, and the step is made
+    // again.
     let ended = comm.run_with_state(
         &mut peer,
         2,
@@ -95,8 +96,8 @@ impl Peer {
         let synced = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
         *revision = synced.revision;
 
-        // Newcomers fetch the state from here while this peer computes. Who comes with it has the others wait for
-        // nothing.
+        // Newcomers fetch the state from here while this peer computes. The others do not wait for a newcomer that
+        // comes with it.
         let params = || state.view("parameters").unwrap_or_default();
         let (step, mut loss) = (state.view("step").map_or(0, |step: &[u64]| step[0]), None);
         let (mut moved, weight) = match synced.came_ahead {
@@ -170,7 +171,7 @@ impl Local {
 }
 
 impl Training {
-    /// What all peers share, and the revision of the next sync.
+    /// The state that all peers share, and the revision of the next sync.
     fn shared(&mut self) -> Result<(SharedState<'_>, &mut u64), Error> {
         let Self { params, momentum, step, revision } = self;
         let mut state = SharedState::new(*revision);

@@ -137,7 +137,7 @@ const ROUNDS: u8 = 20;
 struct Readers {
     /// All of them are in the middle of a part.
     begun: Barrier,
-    /// What was lent was taken back, and written.
+    /// The memory that was lent was taken back, and written.
     over: Barrier,
 }
 
@@ -174,7 +174,7 @@ impl Readers {
     }
 }
 
-/// What is lent is taken back and written while it is read: the caller's memory, or a copy.
+/// The state that is lent is taken back and written while it is read: the caller's memory, or a copy.
 fn take_back(is_copy: bool) {
     let (_master, address) = master();
     let [comm]: [_; 1] = peers(&address);
@@ -271,7 +271,7 @@ fn who_sends_more_than_it_may_is_read_more_slowly_and_stays() {
         outbound_only: Some(true),
         site: Name::default(),
     }));
-    // So many at once, and then 16 per second.
+    // The master takes 1024 at once, and then 16 per second.
     let (at_once, more) = (1024, 24);
     let began = Instant::now();
     (1..=at_once + more).for_each(|sequence| send(C2m::Beat(Beat { sequence, ..Beat::default() })));

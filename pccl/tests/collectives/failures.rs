@@ -86,7 +86,7 @@ fn a_rank_means_who_had_it_in_the_world_that_the_caller_saw() {
         comm.broadcast(&mut data, 1, ()).map(|_| data[0])
     });
     assert!(roots.into_iter().all(|root| root == Ok(1)));
-    // Whoever is named by its identity is who it is, in whatever world.
+    // A root that is named by its identity is the same peer in any world.
     drop(peers.all.remove(0));
     let root = peers.all[1].id().expect("connected");
     let results = peers.each(|comm| comm.broadcast(&mut [0_u8], root, ()).map(|info| info.world_size));
@@ -156,7 +156,7 @@ fn a_call_that_fits_no_world_is_wrong_for_good_the_second_time() {
         );
         assert_eq!((*steps, text), (2, errors[0].0.to_string()));
     }
-    // What fits goes on, and another kind has a row of its own.
+    // A call that fits goes on, and another kind has a row of its own.
     assert!(peers.each(|comm| gather(comm, 3)).iter().all(Result::is_ok));
     let errors = peers.each(|comm| gather(comm, 4).expect_err("there are three"));
     assert!(errors.iter().all(|error| verdict_of(error).cause == Cause::WorldChanged));

@@ -18,7 +18,7 @@ struct Way {
     is_shut: AtomicBool,
     /// Bytes that went through.
     passed: AtomicU64,
-    /// After so many, once, everything is cut.
+    /// After this number of bytes, once, everything is cut.
     limit: u64,
     is_cut: AtomicBool,
 }

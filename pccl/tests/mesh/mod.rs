@@ -30,7 +30,7 @@ pub(crate) fn in_sites<R: Send>(sites: &[&str], work: impl Fn(usize, &Communicat
     })
 }
 
-/// What a peer contributes.
+/// The values that a peer contributes.
 pub(crate) fn values(index: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7_919 + index * 104_729) % 20_011) as f32 * 0.37 - 3_000.0).collect()
 }

@@ -61,7 +61,7 @@ impl Lie {
 /// See the module's documentation. It ends with the process.
 pub(crate) struct Liar {
     lie: Lie,
-    /// So many pieces are given as they are before it lies.
+    /// This number of pieces are given as they are before it lies.
     honest: usize,
     given: AtomicUsize,
     repents: AtomicBool,

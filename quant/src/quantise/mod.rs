@@ -1,10 +1,10 @@
 //! Quantisation: elements as fewer bits, for the wire.
 //!
-//! **What for.** A [`Codec`] turns floats into bytes and back by one of the [schemes](Scheme), on every [`Level`] of
+//! **Purpose.** A [`Codec`] turns floats into bytes and back by one of the [schemes](Scheme), on every [`Level`] of
 //! processor features to the last bit alike. The block schemes and the casts may be encoded and decoded in pieces, as
 //! frames come and go; a scheme per chunk needs the whole chunk.
 //!
-//! **What not.** No buffers, no threads, no network.
+//! **Limits.** No buffers, no threads, no network.
 //!
 //! # What is computed
 //!

@@ -1,4 +1,5 @@
-//! What the tests of the data link share: socket pairs, events that keep count, and a transfer that records everything.
+//! Parts that the tests of the data link share: socket pairs, events that keep count, and a transfer that records
+//! everything.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::{
@@ -47,7 +48,7 @@ pub fn put(place: &mut [u8], stream: &mut &[u8]) -> usize {
     count
 }
 
-/// What a door makes of a stream, as far as it wants it.
+/// The result that a door makes of a stream, as far as it wants it.
 pub fn knock_at(door: &mut Door, mut stream: &[u8]) -> Visit {
     loop {
         let count = put(door.missing(), &mut stream);
@@ -58,7 +59,7 @@ pub fn knock_at(door: &mut Door, mut stream: &[u8]) -> Visit {
     }
 }
 
-/// What who knocks makes of a stream, as far as it wants it.
+/// The result that a [`Knock`] makes of a stream, as far as it wants it.
 pub fn hear(knock: &mut Knock, mut stream: &[u8]) -> Result<Heard, KnockError> {
     loop {
         let count = put(knock.missing(), &mut stream);
@@ -237,7 +238,7 @@ pub fn start_out(streams: Vec<impl Into<Conn>>, with_checksum: bool) -> (Arc<Out
     (OutLink::start(conns(streams), out_config(&events, with_checksum)).expect("start"), events)
 }
 
-/// What happened to a [`Recorder`], frame by frame (named by its offset).
+/// Events at a [`Recorder`], frame by frame (named by its offset).
 #[derive(Default, Debug)]
 pub struct Record {
     pub admitted: Vec<u64>,
@@ -282,7 +283,7 @@ impl Recorder {
         Arc::new(Self { record, gate, landing, granule, lent, memory, piece_bytes, hook })
     }
 
-    /// As if the memory were in pieces of so many bytes.
+    /// As if the memory were in pieces of this number of bytes.
     pub fn cut_into(self: Arc<Self>, piece_bytes: usize) -> Arc<Self> {
         self.piece_bytes.store(piece_bytes, Ordering::Relaxed);
         self

@@ -67,7 +67,7 @@ fn solve(matrix: &Matrix, options: &Options<'_>, budget: Duration) -> (Result<Pl
     (result, began.elapsed())
 }
 
-/// What `pccl-master plan` does, without dynamic programming.
+/// The work of `pccl-master plan`, without dynamic programming.
 fn solve_twice(matrix: &Matrix, seed: u64, budget: Duration) -> (Plan, Duration) {
     let began = Instant::now();
     let options = Options { objective: Objective::Sum, exact_peers: 0, seed, ..Options::default() };

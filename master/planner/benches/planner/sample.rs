@@ -1,4 +1,4 @@
-//! What a ring loses that is planned by a sample of the edges, as a run with many peers measures it.
+//! The loss of a ring that is planned by a sample of the edges, as a run with many peers measures it.
 
 use crate::instances::Dice;
 use pccl_planner::{

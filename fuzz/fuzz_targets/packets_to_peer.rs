@@ -1,14 +1,4 @@
-//! A packet: `u16` kind and body. Each input is refused, or decodes to a packet that encodes to itself.
+//! Packets from the master to a peer.
 #![no_main]
 
-use pccl_protocol::M2c;
-use tinysockets::wire::FRAME_HEADER_BYTES;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let Some((kind, body)) = data.split_first_chunk() else { return };
-    let kind = u16::from_be_bytes(*kind);
-    if let Ok(packet) = M2c::from_frame(kind, body) {
-        let again = M2c::from_frame(kind, &packet.to_frame()[FRAME_HEADER_BYTES..]);
-        assert_eq!(again.as_ref(), Ok(&packet));
-    }
-});
+pccl_fuzz::packets!(pccl_protocol::M2c);

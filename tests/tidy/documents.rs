@@ -67,9 +67,7 @@ fn page_problems(tree: &Tree) -> Vec<String> {
 
 /// Enums whose variants a document lists: the document, the source, the start of the enum.
 const LISTED: &[(&str, &str, &str)] = &[
-    ("docs/protocol/peer-to-master.md", "pccl/protocol/src/c2m.rs", "pub enum C2m {"),
-    ("docs/protocol/master-to-peer.md", "pccl/protocol/src/m2c.rs", "pub enum M2c {"),
-    ("docs/protocol/frames.md", "pccl/protocol/src/p2p.rs", "pub enum P2p {"),
+    ("docs/protocol/frames.md", "pccl/protocol/src/p2p.rs", "pub enum P2p: Numbering {"),
     ("docs/errors.md", "pccl/protocol/src/verdict.rs", "pub enum Cause {"),
     ("docs/errors.md", "pccl/protocol/src/reasons.rs", "pub enum KickCode {"),
     ("docs/errors.md", "pccl/src/error.rs", "pub enum Error {"),
@@ -123,7 +121,9 @@ fn variants(code: &str, start: &str) -> Vec<(String, Option<String>)> {
     for line in body.lines().map(str::trim) {
         let name: String = line.chars().take_while(char::is_ascii_alphanumeric).collect();
         if depth == 1 && name.starts_with(|c: char| c.is_ascii_uppercase()) {
-            let number = line.split_once(") = ").map(|(_, number)| number.trim_end_matches(',').to_owned());
+            let number =
+                line.split_once(") = ").map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit));
+            let number = number.map(Iterator::collect);
             variants.push((name, number));
         }
         depth += line.matches('{').count();
@@ -266,12 +266,13 @@ fn commands_that_are_not_checked_are_found() {
 
 #[test]
 fn packets_that_a_document_forgets_are_found() {
-    let code = "pub enum C2m {\n    /// One.\n    One(One) = 1,\n    Two(Two) = 2,\n}\nenum Other {\n    Three,\n}\n";
+    let code = "pub enum P2p: Numbering {\n    /// One.\n    One(One) = 1 => NONE,\n    Two(Two) = 2,\n}\n\
+                enum Other {\n    Three,\n}\n";
     let document = "| 1 | `One` | first |\n| 3 | `Two` | second |";
-    let path = "docs/protocol/peer-to-master.md";
-    let tree = crate::tree::planted(&[("pccl/protocol/src/c2m.rs", code), (path, document)]);
+    let path = "docs/protocol/frames.md";
+    let tree = crate::tree::planted(&[("pccl/protocol/src/p2p.rs", code), (path, document)]);
     let found = code_list_problems(&tree);
-    assert_eq!(found, [format!("{path}: Two of pccl/protocol/src/c2m.rs is missing, or has another number")]);
+    assert_eq!(found, [format!("{path}: Two of pccl/protocol/src/p2p.rs is missing, or has another number")]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod documents;
 mod guides;
 mod manifests;
 mod modules;
+mod packet_tables;
 mod planted;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in the README")]
 mod readme_example;
@@ -44,6 +45,11 @@ fn users_of_the_library_get_no_command_line() {
     assert!(packages.contains("pccl-master") && packages.contains("mio"), "{packages:?}");
     let foreign = ["clap", "env_logger", "anstream", "jiff"].map(|name| packages.contains(name));
     assert_eq!(foreign, [false; 4], "{packages:?}");
+}
+
+#[test]
+fn tables_of_packets_say_what_is_declared() {
+    assert_none(&packet_tables::problems(&tree::read()));
 }
 
 #[test]

@@ -262,22 +262,7 @@ impl MasterState {
 
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
         let Some(who) = self.roll.standing(client) else { return };
-        // The changes that these make are noted where they are recorded.
-        let is_small = matches!(
-            packet,
-            C2m::Initiate(_)
-                | C2m::Complete(_)
-                | C2m::Beat(_)
-                | C2m::StatusRequest(_)
-                | C2m::Examine(_)
-                | C2m::CallMe(_)
-                | C2m::EdgeReport(_)
-                | C2m::VoteTopology(_)
-                | C2m::VotePending(_)
-                | C2m::VoteOptimize(_)
-                | C2m::ProbeReport(_)
-        );
-        self.out.changed |= !is_small;
+        self.out.changed |= !packet.rules().notes_changes;
         self.forget_what_has_changed();
         if let Standing::Peer(id, group, _) = who {
             self.hear(id, group);

@@ -1,90 +1,77 @@
 //! Packets from a peer to the master.
 
 use crate::{
-    Address, AheadStep, Appended, CallKind, CallMe, CollectiveId, CopiesKnown, Descriptor, EdgeFault,
-    EdgeName, Examine, FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host, LinkGeneration, Loan,
-    Name, Nothing, OpFault, OpId, PeerId, ProbeReport, Promise, Purpose, ReachReport, Received, RequestId,
-    ResumeOffer, Return, Revision, RunId, SourceFailure, StandBy, StateEntry, SyncId, SyncReport,
-    SyncStrategy, VoteRef, limits,
+    Address, AheadStep, Appended, CallKind, CallMe, CollectiveId, CopiesKnown, Counter, Descriptor,
+    EdgeFault, EdgeName, Examine, FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host,
+    LinkGeneration, Loan, Name, Nothing, OpFault, OpId, PacketRules, PeerId, ProbeReport, Promise, Purpose,
+    ReachReport, Received, RequestId, ResumeOffer, Return, Revision, RunId, Senders, SourceFailure, StandBy,
+    StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits, packet_rules::from,
 };
 use tinysockets::{key::SecretKey, wire::ListItem};
 
 packets! {
     /// Packets from a peer to the master.
-    pub enum C2m {
+    pub enum C2m: PacketRules {
         /// First packet of a connection: ask to be let into the run.
-        Register(Register) = 1,
+        Register(Register) = 1 => from::STRANGER,
         /// Sign of life, with progress.
-        Beat(Beat) = 2,
+        Beat(Beat) = 2 => from::REGISTERED.counted(Counter::Beats).noting_changes(),
         /// Vote to admit those who wait.
-        VoteTopology(VoteTopology) = 3,
+        VoteTopology(VoteTopology) = 3 => from::ACCEPTED.listed(Senders::NOBODY).noting_changes(),
         /// Take a vote back that is for the whole run: of topology, of an optimisation, or of the pending query (the
         /// caller's limit passed).
-        WithdrawVote(RequestId) = 4,
+        WithdrawVote(RequestId) = 4 => from::ACCEPTED.listed(Senders::NOBODY),
         /// Vote of the pending query.
-        VotePending(RequestId) = 5,
+        VotePending(RequestId) = 5 => from::ACCEPTED.listed(Senders::NOBODY).noting_changes(),
         /// Which edges of this peer have come to stand, could not be built, or broke.
-        EdgeReport(EdgeReport) = 6,
+        EdgeReport(EdgeReport) = 6
+            => from::IN_RING.listed(Senders::REGISTERED).counted(Counter::Reports).noting_changes(),
         /// Vote to begin a collective.
-        Initiate(Initiate) = 8,
+        Initiate(Initiate) = 8 => from::ACCEPTED.listed(Senders::PENDING.or(Senders::ACCEPTED)).noting_changes(),
         /// Vote to complete a collective.
-        Complete(Complete) = 9,
+        Complete(Complete) = 9 => from::ACCEPTED.listed(Senders::REGISTERED).noting_changes(),
         /// Vote to begin a shared-state sync.
-        SyncInitiate(SyncInitiate) = 10,
+        SyncInitiate(SyncInitiate) = 10
+            => from::ACCEPTED.listed(Senders::PENDING.or(Senders::ACCEPTED)).counted(Counter::Keys),
         /// End of this peer's part of a sync.
-        SyncComplete(SyncComplete) = 11,
+        SyncComplete(SyncComplete) = 11 => from::ACCEPTED.listed(Senders::REGISTERED),
         /// Leave the run on purpose.
-        Leave(Nothing) = 12,
+        Leave(Nothing) = 12 => from::REGISTERED,
         /// Ask for the state of the run. A client may send it instead of registering.
-        StatusRequest(RequestId) = 13,
+        StatusRequest(RequestId) = 13 => from::ANYBODY.counted(Counter::Questions).noting_changes(),
         /// Vote to measure the edges and to plan the rings.
-        VoteOptimize(RequestId) = 14,
+        VoteOptimize(RequestId) = 14 => from::ACCEPTED.listed(Senders::NOBODY).noting_changes(),
         /// The measurements of a round of probes.
-        ProbeReport(ProbeReport) = 15,
+        ProbeReport(ProbeReport) = 15 => from::ACCEPTED.counted(Counter::Probes).noting_changes(),
         /// The caller gives up what it waits for, for all.
-        GiveUp(GiveUp) = 17,
+        GiveUp(GiveUp) = 17 => from::ACCEPTED.listed(Senders::REGISTERED).counted(Counter::VotesGivenUp),
         /// Ask what was measured of the edges of a group. A client may send it instead of registering.
-        RatesRequest(RatesRequest) = 18,
+        RatesRequest(RatesRequest) = 18 => from::ANYBODY.counted(Counter::Rates),
         /// Whom this peer does not reach.
-        ReachReport(ReachReport) = 19,
+        ReachReport(ReachReport) = 19 => from::IN_RING.listed(Senders::REGISTERED).counted(Counter::Reports),
         /// Vote to form a group.
-        FormGroup(FormGroup) = 20,
+        FormGroup(FormGroup) = 20 => from::NOBODY.listed(Senders::REGISTERED),
         /// This peer gives its shared state to newcomers, or does not any more.
-        Loan(Loan) = 21,
+        Loan(Loan) = 21 => from::ACCEPTED.listed(Senders::REGISTERED).counted(Counter::Steps),
         /// A newcomer fetches the shared state ahead.
-        Ahead(AheadStep) = 22,
+        Ahead(AheadStep) = 22 => from::REGISTERED.listed(Senders::NOBODY).counted(Counter::Steps),
         /// A peer that cannot be dialed is to dial this one.
-        CallMe(CallMe) = 33,
+        CallMe(CallMe) = 33 => from::REGISTERED.counted(Counter::Calls).noting_changes(),
         /// Ask how the master sees this machine, and whether it reaches its ports. A client may send it instead of
         /// registering.
-        Examine(Examine) = 30,
+        Examine(Examine) = 30 => from::STRANGER.noting_changes(),
         /// First packet of a connection: this peer is registered, and the connection that it had has ended.
-        Return(Return) = 40,
+        Return(Return) = 40 => from::CONNECTION,
         /// How many packets of the master have come.
-        Received(Received) = 41,
+        Received(Received) = 41 => from::CONNECTION,
         /// First packet of a connection: this process stands by for the master.
-        StandBy(StandBy) = 42,
+        StandBy(StandBy) = 42 => from::CONNECTION,
         /// The part of its feed that a standby has.
-        Appended(Appended) = 43,
+        Appended(Appended) = 43 => from::CONNECTION,
         /// Which list of complete copies this peer knows.
-        CopiesKnown(CopiesKnown) = 44,
+        CopiesKnown(CopiesKnown) = 44 => from::CONNECTION,
         /// Answer to a claim.
-        Promise(Promise) = 45,
-    }
-}
-
-impl C2m {
-    /// Whether it counts among the packets that a peer has sent ([`Return`]).
-    pub const fn is_numbered(&self) -> bool {
-        !matches!(
-            self,
-            Self::Return(_)
-                | Self::Received(_)
-                | Self::StandBy(_)
-                | Self::Appended(_)
-                | Self::CopiesKnown(_)
-                | Self::Promise(_)
-        )
+        Promise(Promise) = 45 => from::CONNECTION,
     }
 }
 

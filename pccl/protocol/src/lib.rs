@@ -11,7 +11,7 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `ticket`,
 //! `probe`, `collective`, `forming`, `state`, `verdict`, `call`, `kind`, `examine`, `reach`, `world`, `standby`,
-//! `returning`, `hosts`, `json`, `ids`, `part`, `limits`, `macros`, `kept`, `reasons`.
+//! `returning`, `hosts`, `json`, `ids`, `part`, `limits`, `packet_rules`, `macros`, `kept`, `reasons`.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -30,6 +30,7 @@ mod kind;
 pub mod limits;
 mod m2c;
 mod p2p;
+mod packet_rules;
 mod part;
 mod probe;
 mod reach;
@@ -52,6 +53,7 @@ pub use ids::*;
 pub use kind::*;
 pub use m2c::*;
 pub use p2p::*;
+pub use packet_rules::{Counter, Numbering, PacketRules, Senders};
 pub use part::*;
 pub use probe::*;
 pub use reach::*;

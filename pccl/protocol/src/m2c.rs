@@ -2,103 +2,88 @@
 
 use crate::{
     Algorithm, Append, Call, Claim, Copies, Examined, FormFailed, GroupEpoch, GroupFormed, GroupPlan, Keys,
-    KickReason, Nothing, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, ReachPlan, Received,
-    RequestId, Returned, RunId, StandsBy, Status, SyncOutcome, SyncPlan, Text, Tickets, Verdict, WireMode,
-    WorldSizes,
+    KickReason, Nothing, Numbering, OpId, OptimizeDone, Outcome, PeerId, ProbePlan, Rates, ReachPlan,
+    Received, RequestId, Returned, RunId, StandsBy, Status, SyncOutcome, SyncPlan, Text, Tickets, Verdict,
+    WireMode, WorldSizes,
 };
 use tinysockets::key::SecretKey;
 
 packets! {
     /// Packets from the master to a peer.
-    pub enum M2c {
+    pub enum M2c: Numbering {
         /// Registration succeeded; the peer now waits for admission.
-        Registered(Registered) = 1,
+        Registered(Registered) = 1 => Numbering::NUMBERED,
         /// The connection ends; why.
-        Kicked(KickReason) = 2,
+        Kicked(KickReason) = 2 => Numbering::NUMBERED,
         /// A new plan for this peer's group: connect its edges and report.
-        GroupPlan(GroupPlan) = 3,
+        GroupPlan(GroupPlan) = 3 => Numbering::NUMBERED,
         /// The sizes of the world changed.
-        Sizes(WorldSizes) = 4,
+        Sizes(WorldSizes) = 4 => Numbering::NUMBERED,
         /// This peer is now a full member; `connect` returns.
-        Admitted(WorldSizes) = 5,
+        Admitted(WorldSizes) = 5 => Numbering::NUMBERED,
         /// Answer to a topology vote.
-        TopologyDone(TopologyDone) = 6,
+        TopologyDone(TopologyDone) = 6 => Numbering::NUMBERED,
         /// News for a topology vote that waits for a larger world.
-        TopologyProgress(TopologyProgress) = 7,
+        TopologyProgress(TopologyProgress) = 7 => Numbering::NUMBERED,
         /// Answer to the pending query.
-        PendingAnswer(PendingAnswer) = 8,
+        PendingAnswer(PendingAnswer) = 8 => Numbering::NUMBERED,
         /// A vote named an old epoch, or its epoch ended before the vote was complete: vote again.
-        Stale(Stale) = 9,
+        Stale(Stale) = 9 => Numbering::NUMBERED,
         /// There are not enough peers for a vote.
-        TooFewPeers(TooFewPeers) = 10,
+        TooFewPeers(TooFewPeers) = 10 => Numbering::NUMBERED,
         /// All have voted: the collective begins.
-        Commence(Commence) = 11,
+        Commence(Commence) = 11 => Numbering::NUMBERED,
         /// How an attempt of a collective ended.
-        Outcome(OpOutcome) = 12,
+        Outcome(OpOutcome) = 12 => Numbering::NUMBERED,
         /// The task of the peer in a sync.
-        SyncPlan(SyncPlanFor) = 13,
+        SyncPlan(SyncPlanFor) = 13 => Numbering::NUMBERED,
         /// How a sync ended.
-        SyncOutcome(SyncOutcomeFor) = 14,
+        SyncOutcome(SyncOutcomeFor) = 14 => Numbering::NUMBERED,
         /// Echo of a beat.
-        Echo(Echo) = 15,
+        Echo(Echo) = 15 => Numbering::NUMBERED,
         /// Answer to a leave: the master has forgotten this peer.
-        Goodbye(Nothing) = 16,
+        Goodbye(Nothing) = 16 => Numbering::NUMBERED,
         /// The state of the run.
-        Status(Status) = 17,
+        Status(Status) = 17 => Numbering::NUMBERED,
         /// A vote for the whole run was taken back before it was answered.
-        VoteWithdrawn(VoteWithdrawn) = 18,
+        VoteWithdrawn(VoteWithdrawn) = 18 => Numbering::NUMBERED,
         /// Measure the way to a peer.
-        ProbePlan(ProbePlan) = 19,
+        ProbePlan(ProbePlan) = 19 => Numbering::NUMBERED,
         /// Answer to a vote for an optimisation.
-        OptimizeDone(OptimizeDone) = 20,
+        OptimizeDone(OptimizeDone) = 20 => Numbering::NUMBERED,
         /// The measurements of the edges of a group.
-        Rates(Rates) = 21,
+        Rates(Rates) = 21 => Numbering::NUMBERED,
         /// Find out who can be reached.
-        ReachPlan(ReachPlan) = 22,
+        ReachPlan(ReachPlan) = 22 => Numbering::NUMBERED,
         /// A fault that the operator of this peer has to know and put right, in words.
-        Warning(Text) = 23,
+        Warning(Text) = 23 => Numbering::NUMBERED,
         /// A group was formed.
-        GroupFormed(GroupFormed) = 24,
+        GroupFormed(GroupFormed) = 24 => Numbering::NUMBERED,
         /// A group was not formed.
-        FormFailed(FormFailed) = 25,
+        FormFailed(FormFailed) = 25 => Numbering::NUMBERED,
         /// The tensors that a newcomer can fetch ahead, and from which members: all tensors of what its group committed
         /// last. A newer one replaces it.
-        StateAhead(SyncPlan) = 26,
+        StateAhead(SyncPlan) = 26 => Numbering::NUMBERED,
         /// The secrets for tickets in a run with a key.
-        Keys(Keys) = 27,
+        Keys(Keys) = 27 => Numbering::NUMBERED,
         /// The tickets that this peer needs to connect to others, in a run with a key.
-        Tickets(Tickets) = 28,
+        Tickets(Tickets) = 28 => Numbering::NUMBERED,
         /// Dial a peer that has asked for it.
-        Call(Call) = 33,
+        Call(Call) = 33 => Numbering::NUMBERED,
         /// How the master sees a machine that is about to take part.
-        Examined(Examined) = 30,
+        Examined(Examined) = 30 => Numbering::NUMBERED,
         /// This connection takes the place of the one that a peer had.
-        Returned(Returned) = 40,
+        Returned(Returned) = 40 => Numbering::UNNUMBERED,
         /// How many packets of the peer have come.
-        Received(Received) = 41,
+        Received(Received) = 41 => Numbering::UNNUMBERED,
         /// Bytes of the journal, for a standby.
-        Append(Append) = 42,
+        Append(Append) = 42 => Numbering::UNNUMBERED,
         /// Which copies of what the master knows are complete.
-        Copies(Copies) = 43,
+        Copies(Copies) = 43 => Numbering::UNNUMBERED,
         /// This master stands by, and does not act.
-        StandsBy(StandsBy) = 44,
+        StandsBy(StandsBy) = 44 => Numbering::UNNUMBERED,
         /// A standby asks for a promise.
-        Claim(Claim) = 45,
-    }
-}
-
-impl M2c {
-    /// Whether it counts among the packets that the master has sent to a peer ([`Return`](crate::Return)).
-    pub const fn is_numbered(&self) -> bool {
-        !matches!(
-            self,
-            Self::Returned(_)
-                | Self::Received(_)
-                | Self::Append(_)
-                | Self::Copies(_)
-                | Self::StandsBy(_)
-                | Self::Claim(_)
-        )
+        Claim(Claim) = 45 => Numbering::UNNUMBERED,
     }
 }
 

@@ -132,10 +132,10 @@ macro_rules! wire_union {
     };
 }
 
-/// The packets of one direction: each variant has a body and a packet kind.
+/// The packets of one direction: each variant has a body, a packet kind and the rules of that kind.
 macro_rules! packets {
-    ($(#[$meta:meta])* pub enum $name:ident {
-        $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $kind:literal),* $(,)?
+    ($(#[$meta:meta])* pub enum $name:ident: $rules_ty:ident {
+        $($(#[$variant_meta:meta])* $variant:ident($body:ty) = $kind:literal => $rules:expr),* $(,)?
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +144,20 @@ macro_rules! packets {
         impl $name {
             /// Every packet kind of this direction.
             pub const KINDS: &'static [u16] = &[$($kind),*];
+
+            /// Kind, name and rules of every packet of this direction.
+            pub const TABLE: &'static [(u16, &'static str, $rules_ty)] =
+                &[$(($kind, stringify!($variant), $rules)),*];
+
+            /// The rules of packets of this kind.
+            pub const fn rules(&self) -> $rules_ty {
+                match self { $(Self::$variant(_) => const { $rules }),* }
+            }
+
+            /// Whether it counts among the packets of a session ([`Return`](crate::Return)).
+            pub const fn is_numbered(&self) -> bool {
+                self.rules().is_numbered
+            }
 
             /// The packet kind of this packet.
             pub const fn kind(&self) -> u16 {

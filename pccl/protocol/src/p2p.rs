@@ -1,14 +1,14 @@
 //! Packets between peers on a shared-state connection.
 
-use crate::{Key, StateAnswer, StatePart, SyncId};
+use crate::{Key, Numbering, StateAnswer, StatePart, SyncId};
 
 packets! {
     /// Requests for shared state and their answers. Several requests may be under way; they are answered in turn.
-    pub enum P2p {
+    pub enum P2p: Numbering {
         /// Ask a source for a part of a tensor.
-        StateRequest(StateRequest) = 1,
+        StateRequest(StateRequest) = 1 => Numbering::UNNUMBERED,
         /// Its answer; the bytes of the part follow outside of any packet.
-        StateAnswer(StateAnswer) = 2,
+        StateAnswer(StateAnswer) = 2 => Numbering::UNNUMBERED,
     }
 }
 

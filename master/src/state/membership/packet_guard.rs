@@ -1,4 +1,5 @@
-//! Which packet is legal for whom and when: the whole table in one match.
+//! The packet guard: which packet a client may send now. The phases in which a sender may be stand in one table, beside
+//! the packets ([`C2m::TABLE`]). Conditions on the facts of the run stand here.
 //!
 //! Only what no delay can explain is refused. A packet that was sent before its sender could know of a change is legal
 //! and is answered; see the rules of each vote.
@@ -10,7 +11,7 @@ use crate::state::groups::all_groups::Groups;
 use crate::state::groups::group::Op;
 use crate::state::operations::work::Work;
 use pccl_protocol::{
-    C2m, CollectiveKind, GroupId, Initiate, KickCode, KickReason, OpId, PeerId, Register, limits,
+    C2m, CollectiveKind, GroupId, Initiate, KickCode, KickReason, OpId, PeerId, Register, Senders, limits,
 };
 
 /// Where the sender of a packet stands.
@@ -23,6 +24,15 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
+    const fn sender(self) -> Senders {
+        match self {
+            Self::Stranger(_) => Senders::STRANGER,
+            Self::Peer(_, _, Phase::Pending) => Senders::PENDING,
+            Self::Peer(_, _, Phase::Connecting) => Senders::CONNECTING,
+            Self::Peer(_, _, Phase::Accepted) => Senders::ACCEPTED,
+        }
+    }
+
     const fn describe(self) -> &'static str {
         match self {
             Self::Stranger(_) => "a client that has not registered",
@@ -37,98 +47,71 @@ pub(crate) fn protocol(text: impl Into<String>) -> KickReason {
     KickReason::new(KickCode::Protocol, text)
 }
 
+fn illegal(packet: &C2m, who: Standing) -> KickReason {
+    protocol(format!("{} from {}", packet.name(), who.describe()))
+}
+
 impl MasterState {
-    /// Decides whether a client may send this packet now.
+    /// Decides whether a client may send this packet now: first by the table of senders that stands where packets are
+    /// declared ([`C2m::rules`]), then by the facts of the run.
     pub(crate) fn admit(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
-        use Phase::{Accepted, Connecting, Pending};
-        use Standing::{Peer as Known, Stranger};
-        if let Known(id, group, phase) = who
-            && let Some(answer) = self.admit_of_formed(id, group, phase, packet)
-        {
-            return answer;
+        let is_listed = match who {
+            Standing::Peer(id, ..) => self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed),
+            Standing::Stranger(_) => false,
+        };
+        let rules = packet.rules();
+        let senders = if is_listed { rules.from_listed } else { rules.from };
+        if senders.has(who.sender()) {
+            return self.admit_by_facts(who, packet);
         }
-        let illegal = || Err(protocol(format!("{} from {}", packet.name(), who.describe())));
+        Err(match (packet, who) {
+            (C2m::Register(_), Standing::Peer(..)) => protocol("registered twice on one connection"),
+            _ if is_listed && senders == Senders::NOBODY && rules.from != Senders::NOBODY => {
+                protocol(format!("{} from a peer whose groups are formed of lists", packet.name()))
+            }
+            _ => illegal(packet, who),
+        })
+    }
+
+    /// The conditions beyond the phase of the sender; most packets have none.
+    fn admit_by_facts(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
+        use Phase::{Accepted, Pending};
+        use Standing::{Peer as Known, Stranger};
         match (packet, who) {
             (C2m::Register(info), Stranger(_)) => self.roll.admit_registration(&self.groups, info),
-            (C2m::Register(_), Known(..)) => Err(protocol("registered twice on one connection")),
-
-            // Of use to whoever has the connection, and for nobody else.
-            (
-                C2m::Return(_)
-                | C2m::Received(_)
-                | C2m::StandBy(_)
-                | C2m::Appended(_)
-                | C2m::CopiesKnown(_)
-                | C2m::Promise(_),
-                _,
-            ) => illegal(),
-
-            (C2m::Beat(_) | C2m::Leave(_), Known(..)) => Ok(()),
-            (C2m::Beat(_) | C2m::Leave(_), Stranger(_)) => illegal(),
-
-            (C2m::StatusRequest(_), Known(id, ..)) => self.roll.admit_question(id),
-            (C2m::RatesRequest(_), Known(..)) => Ok(()),
-            (C2m::Examine(_), Known(..)) => illegal(),
             (C2m::Examine(examine), Stranger(_)) if self.roll.is_taken(examine.peer) => {
                 Err(protocol("an examination as somebody who is there already"))
             }
-            (C2m::StatusRequest(_) | C2m::RatesRequest(_) | C2m::Examine(_), Stranger(asked))
-                if asked < limits::MAX_STRANGER_REQUESTS =>
-            {
-                Ok(())
-            }
-            (C2m::StatusRequest(_) | C2m::RatesRequest(_) | C2m::Examine(_), Stranger(asked)) => {
+            (_, Stranger(asked)) if asked >= limits::MAX_STRANGER_REQUESTS => {
                 Err(protocol(format!("asked for the status {asked} times without registering")))
             }
-
-            (C2m::EdgeReport(report), Known(id, group, Connecting | Accepted)) => {
+            (C2m::StatusRequest(_), Known(id, ..)) => self.roll.admit_question(id),
+            (C2m::EdgeReport(report), Known(id, group, phase)) if phase != Pending => {
                 self.groups.get(&group).map_or(Ok(()), |group| group.admit_edge_report(id, report))
             }
-            (C2m::ReachReport(_), Known(_, _, Connecting | Accepted)) => Ok(()),
-            (C2m::EdgeReport(_) | C2m::ReachReport(_), Stranger(_) | Known(_, _, Pending)) => illegal(),
-
-            // It crosses the loss of a plan, or of who is to dial.
+            // It crosses the loss of a plan, or of the address that is to be dialed.
             (C2m::CallMe(wish), Known(..)) => self.admit_call(wish),
-            (C2m::CallMe(_), Stranger(_)) => illegal(),
-
-            (C2m::VoteTopology(_), Known(id, group, Accepted)) => {
+            (C2m::VoteTopology(_) | C2m::VoteOptimize(_), Known(id, group, _)) => {
                 self.admit_blocking_vote(id, group, packet.name())
             }
-            // A withdrawal crosses the answer, and giving up the outcome.
-            (C2m::WithdrawVote(_) | C2m::VotePending(_) | C2m::GiveUp(_), Known(_, _, Accepted)) => Ok(()),
-            (
-                C2m::VoteTopology(_) | C2m::WithdrawVote(_) | C2m::VotePending(_) | C2m::GiveUp(_),
-                Stranger(_) | Known(_, _, Pending | Connecting),
-            ) => illegal(),
-
-            (C2m::VoteOptimize(_), Known(id, group, Accepted)) => {
-                self.admit_blocking_vote(id, group, packet.name())
-            }
+            (C2m::FormGroup(_), Known(id, group, _)) => self.admit_form(id, group, packet.name()),
             // One of an earlier round crosses the next round, or the end.
-            (C2m::ProbeReport(report), Known(_, _, Accepted)) => self.optimizer.admit_probe_report(report),
-            (C2m::VoteOptimize(_) | C2m::ProbeReport(_), Stranger(_) | Known(_, _, Pending | Connecting)) => {
-                illegal()
+            (C2m::ProbeReport(report), Known(..)) => self.optimizer.admit_probe_report(report),
+            (C2m::Loan(loan), Known(_, group, _)) => self.admit_loan(group, *loan),
+            // Steps cross the admission.
+            (C2m::Ahead(step), Known(id, ..)) => self.admit_ahead(id, step),
+            // While a peer is in no group, packets of its last one may still be on their way.
+            (C2m::Initiate(_) | C2m::SyncInitiate(_), Known(id, _, Pending)) => {
+                let had_group = self.roll.peers.get(&id).is_some_and(|peer| peer.past.has_group());
+                if had_group { Ok(()) } else { Err(illegal(packet, who)) }
             }
-
-            (C2m::Initiate(initiate), Known(id, group, Accepted)) => {
+            (C2m::Initiate(initiate), Known(id, group, _)) => {
                 admit_pair(id, initiate).and_then(|()| self.admit_initiate(id, group, initiate))
             }
             (C2m::Complete(complete), Known(id, group, Accepted)) => {
                 self.groups.get(&group).map_or(Ok(()), |group| group.work.admit_complete(id, complete.op))
             }
-            (C2m::Initiate(_) | C2m::Complete(_), Stranger(_) | Known(_, _, Pending | Connecting)) => {
-                illegal()
-            }
-
-            (C2m::FormGroup(_), _) => illegal(),
-
-            (C2m::Loan(loan), Known(_, group, Accepted)) => self.admit_loan(group, *loan),
-            (C2m::Loan(_), Stranger(_) | Known(_, _, Pending | Connecting)) => illegal(),
-            // Steps cross the admission.
-            (C2m::Ahead(step), Known(id, ..)) => self.admit_ahead(id, step),
-            (C2m::Ahead(_), Stranger(_)) => illegal(),
-
-            (C2m::SyncInitiate(vote), Known(id, group, Accepted)) => {
+            (C2m::SyncInitiate(vote), Known(id, group, _)) => {
                 self.admit_blocking_vote(id, group, packet.name())?;
                 self.admit_offered(id, vote)?;
                 self.admit_sync(group, vote)
@@ -136,39 +119,9 @@ impl MasterState {
             (C2m::SyncComplete(complete), Known(id, group, Accepted)) => {
                 self.admit_sync_complete(id, group, complete)
             }
-            (
-                C2m::SyncInitiate(_) | C2m::SyncComplete(_),
-                Stranger(_) | Known(_, _, Pending | Connecting),
-            ) => illegal(),
+            // A withdrawal crosses the answer, and giving up the outcome.
+            _ => Ok(()),
         }
-    }
-
-    /// The decision, where it differs for a peer whose group is formed of given members. While such a peer is in no
-    /// group, packets of its last one may still be on their way.
-    fn admit_of_formed(
-        &self,
-        id: PeerId,
-        group: GroupId,
-        phase: Phase,
-        packet: &C2m,
-    ) -> Option<Result<(), KickReason>> {
-        let peer = self.roll.peers.get(&id).filter(|peer| peer.info.formed)?;
-        let answer = match (packet, phase) {
-            (C2m::FormGroup(_), _) => self.admit_form(id, group, packet.name()),
-            (C2m::VoteTopology(_) | C2m::VotePending(_) | C2m::VoteOptimize(_) | C2m::WithdrawVote(_), _) => {
-                Err(protocol(format!("{} from a peer whose groups are formed of lists", packet.name())))
-            }
-            (C2m::Ahead(_), _) => Err(protocol("Ahead from a peer whose groups are formed of lists")),
-            (C2m::Loan(loan), _) => self.admit_loan(group, *loan),
-            (
-                C2m::GiveUp(_) | C2m::Complete(_) | C2m::SyncComplete(_),
-                Phase::Pending | Phase::Connecting,
-            ) => Ok(()),
-            (C2m::EdgeReport(_) | C2m::ReachReport(_), Phase::Pending) => Ok(()),
-            (C2m::Initiate(_) | C2m::SyncInitiate(_), Phase::Pending) if peer.past.has_group() => Ok(()),
-            _ => return None,
-        };
-        Some(answer)
     }
 
     /// A vote whose caller's thread can be in nothing else meanwhile.

@@ -7,7 +7,7 @@ use super::packet_guard::Standing;
 use crate::state::MasterState;
 use crate::state::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{C2m, KickCode, KickReason, limits};
+use pccl_protocol::{C2m, Counter, KickCode, KickReason, limits};
 use std::collections::BTreeMap;
 use tinysockets::bucket::{Bucket, Rate};
 use tinysockets::throttle::Network;
@@ -44,54 +44,33 @@ const KEYS: Rate = Rate {
 /// Questions for the rates of edges, whose answers are large.
 const RATES: Rate = Rate { burst: 8.0, per_second: 1.0 };
 
-/// The subjects that are counted, each for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-enum Subject {
-    Beats,
-    VotesGivenUp,
-    Probes,
-    Reports,
-    Calls,
-    Steps,
-    Keys,
-    Rates,
-    Questions,
-}
-
-/// The subject of a packet that is counted, its rate and its count.
-struct Counted {
-    what: Subject,
-    rate: Rate,
-    count: f64,
-}
-
-fn counted(packet: &C2m, options: &Options) -> Option<Counted> {
-    let one = |what, rate| Some(Counted { what, rate, count: 1.0 });
-    match packet {
-        C2m::Beat(_) => {
+/// The rate at which one client may send what is counted by this.
+fn rate_of(counter: Counter, options: &Options) -> Rate {
+    match counter {
+        Counter::Beats => {
             let interval_s = options.beat_interval.as_secs_f64().max(1e-6);
-            let per_second = BEATS.per_second.max(BEATS_PER_INTERVAL / interval_s);
-            one(Subject::Beats, Rate { per_second, ..BEATS })
+            Rate { per_second: BEATS.per_second.max(BEATS_PER_INTERVAL / interval_s), ..BEATS }
         }
-        C2m::GiveUp(_) => one(Subject::VotesGivenUp, ABORTS),
-        C2m::ProbeReport(_) => one(Subject::Probes, PROBES),
-        C2m::EdgeReport(_) | C2m::ReachReport(_) => one(Subject::Reports, REPORTS),
-        C2m::CallMe(_) => one(Subject::Calls, CALLS),
-        C2m::Loan(_) | C2m::Ahead(_) => one(Subject::Steps, STEPS),
-        C2m::SyncInitiate(vote) => {
-            let count = vote.entries.len() as f64;
-            Some(Counted { what: Subject::Keys, rate: KEYS, count })
-        }
-        C2m::StatusRequest(_) => one(Subject::Questions, QUESTIONS),
-        C2m::RatesRequest(_) => one(Subject::Rates, RATES),
-        _ => None,
+        Counter::VotesGivenUp => ABORTS,
+        Counter::Probes => PROBES,
+        Counter::Reports => REPORTS,
+        Counter::Calls => CALLS,
+        Counter::Steps => STEPS,
+        Counter::Keys => KEYS,
+        Counter::Rates => RATES,
+        Counter::Questions => QUESTIONS,
     }
+}
+
+/// As how many a packet counts.
+fn count_of(packet: &C2m) -> f64 {
+    if let C2m::SyncInitiate(vote) = packet { vote.entries.len() as f64 } else { 1.0 }
 }
 
 /// The part of its allowance that a client has used.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Allowance {
-    used: BTreeMap<Subject, Bucket<Timestamp>>,
+    used: BTreeMap<Counter, Bucket<Timestamp>>,
     answers: Option<Bucket<Timestamp>>,
     /// Before this nothing more of the client should be read.
     read_after: Timestamp,
@@ -99,9 +78,10 @@ pub(crate) struct Allowance {
 
 impl Allowance {
     fn spend(&mut self, packet: &C2m, options: &Options, now: Timestamp) {
-        let Some(Counted { what, rate, count }) = counted(packet, options) else { return };
-        let bucket = self.used.entry(what).or_insert_with(|| Bucket::full(&rate, now));
-        let wait = bucket.spend(&rate, now, count);
+        let Some(counter) = packet.rules().counter else { return };
+        let rate = rate_of(counter, options);
+        let bucket = self.used.entry(counter).or_insert_with(|| Bucket::full(&rate, now));
+        let wait = bucket.spend(&rate, now, count_of(packet));
         self.read_after = self.read_after.max(now + wait);
     }
 

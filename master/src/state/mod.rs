@@ -28,7 +28,7 @@ pub use operations::verdicts::{NEW_PLAN, NO_STATE};
 pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
 
 use groups::all_groups::Groups;
-use membership::client::{Client, Peer, Phase};
+use membership::client::{Client, Membership, Peer, Phase};
 use membership::members::Roll;
 use membership::packet_guard::Standing;
 use optimise::optimize::Means;
@@ -308,7 +308,7 @@ impl MasterState {
 
     fn record_of_peer(&mut self, id: PeerId, group_id: GroupId, packet: C2m) {
         let is_apart =
-            self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed && peer.phase == Phase::Pending);
+            self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed && peer.phase() == Phase::Pending);
         let Self { out, roll, groups, .. } = self;
         match packet {
             C2m::FormGroup(vote) => self.formings.record(roll, out, id, vote),
@@ -363,19 +363,15 @@ impl MasterState {
             client,
             remote: known.remote,
             local: known.local,
-            phase: Phase::Pending,
+            membership: Membership::Pending(None),
             order: self.roll.registrations,
             heard_at: self.roll.now,
             lively_since: self.roll.now,
             away: None,
             edge_broke: None,
             beat: None,
-            topology: None,
-            pending: None,
-            optimize: None,
             took_back: BTreeSet::new(),
             crossed: None,
-            ahead: None,
             closed: Vec::new(),
             tried: false,
             outbound_only: false,

@@ -8,7 +8,7 @@ use super::all_groups::Groups;
 use super::edges::{EdgeEnds, Severity, ring_of};
 use super::group::{GivenUp, Group, Loss, Op, SharedState, Sync};
 use crate::state::MasterState;
-use crate::state::membership::client::Phase as Stage;
+use crate::state::membership::client::{Membership, Phase as Stage};
 use crate::state::membership::members::Roll;
 use crate::state::optimise::measured::Measured;
 use crate::state::outbox::Outbox;
@@ -196,7 +196,7 @@ impl Groups {
             roll.begin_world_epoch();
             for peer in votes.keys() {
                 if let Some(peer) = roll.peers.get_mut(peer) {
-                    peer.phase = Stage::Accepted;
+                    peer.membership = Membership::accepted();
                 }
             }
             let all = roll.all_sizes();
@@ -236,8 +236,8 @@ impl Roll {
         let mut was_accepted = false;
         let shared = &group.shared;
         for (peer_id, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.formed == Some(id)) {
-            was_accepted |= peer.phase == Stage::Accepted;
-            (peer.phase, peer.formed) = (Stage::Pending, None);
+            was_accepted |= peer.phase() == Stage::Accepted;
+            (peer.membership, peer.formed) = (Membership::Pending(None), None);
             peer.past.epoch = peer.past.epoch.max(group.epoch);
             let held = shared.committed.filter(|_| shared.holders.contains(peer_id));
             peer.past.revision = held.or(peer.past.revision);
@@ -284,7 +284,8 @@ impl MasterState {
         let group = Formed { uuid, pool, members, votes, given_up: None, broken: None };
         for id in &group.members {
             if let Some(peer) = self.roll.peers.get_mut(id) {
-                (peer.phase, peer.formed, peer.past.broken) = (Stage::Connecting, Some(number), None);
+                (peer.membership, peer.formed, peer.past.broken) =
+                    (Membership::Connecting, Some(number), None);
             }
         }
         self.out

@@ -187,7 +187,7 @@ impl MasterState {
     /// Rule: every group has a ring of exactly its members.
     pub(crate) fn plan_rings(&mut self) -> bool {
         let mut members: BTreeMap<GroupId, BTreeSet<PeerId>> = BTreeMap::new();
-        for (id, peer) in self.roll.peers.iter().filter(|(_, peer)| peer.phase != Phase::Pending) {
+        for (id, peer) in self.roll.peers.iter().filter(|(_, peer)| peer.phase() != Phase::Pending) {
             members.entry(peer.group()).or_default().insert(*id);
         }
         let before = self.groups.len();

@@ -1,6 +1,6 @@
 //! Admission: topology rounds, promotion of the first peers, the pending query.
 
-use super::client::{CommonVote, Peer, PendingVote, Phase, TopologyVote};
+use super::client::{CommonVote, Membership, Peer, PendingVote, RunVote, TopologyVote};
 use super::members::{AllSizes, Roll};
 use super::probation::Probation;
 use crate::state::groups::all_groups::Groups;
@@ -40,16 +40,16 @@ impl Admission {
     ) {
         let Some(peer) = roll.peers.get_mut(&id) else { return };
         // An unknown request has been answered meanwhile.
-        if let Some(vote) = peer.topology.as_mut().filter(|vote| vote.request == request) {
+        if let Some(vote) = peer.topology_mut().filter(|vote| vote.request == request) {
             vote.withdrawn = true;
             peer.took_back.insert(CommonVote::Topology);
             if self.round.is_none() {
                 roll.drop_withdrawn_votes(out);
             }
-        } else if peer.pending.take_if(|vote| vote.request == request).is_some() {
+        } else if peer.take_query(|query| query.request == request).is_some() {
             let missing = roll.missing_for_pending();
             roll.tell_withdrawn(out, id, request, &missing);
-        } else if !in_optimization && peer.optimize.take_if(|vote| vote.request == request).is_some() {
+        } else if !in_optimization && peer.take_optimize(|vote| vote.request == request).is_some() {
             peer.took_back.insert(CommonVote::Optimize);
             let missing = roll.missing_for_optimization();
             roll.tell_withdrawn(out, id, request, &missing);
@@ -60,7 +60,7 @@ impl Admission {
     pub(crate) fn answer_satisfied_waits(&self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let have = roll.accepted_count();
         let satisfied = |vote: &TopologyVote| vote.wait_for_world > 0 && vote.wait_for_world <= have;
-        let mut votes = roll.peers.values().filter_map(|peer| peer.topology.as_ref());
+        let mut votes = roll.peers.values().filter_map(|peer| peer.topology());
         if self.round.is_some() || !votes.any(satisfied) {
             return false;
         }
@@ -77,7 +77,7 @@ impl Admission {
         let newcomers = self.probation.admissible(roll, groups);
         let somebody_waits = !newcomers.is_empty();
         let have = roll.accepted_count();
-        let votes = || roll.voters().map(|(_, peer)| peer.topology.as_ref());
+        let votes = || roll.voters().map(|(_, peer)| peer.topology());
         let wanted = if votes().next().is_none() {
             somebody_waits
         } else {
@@ -98,7 +98,7 @@ impl Admission {
     /// Whether the next round would begin if all accepted peers voted for it.
     pub(crate) fn waits_for_votes(&self, roll: &Roll, groups: &Groups) -> bool {
         let have = roll.accepted_count();
-        let votes = || roll.peers.values().filter_map(|peer| peer.topology.as_ref());
+        let votes = || roll.peers.values().filter_map(|peer| peer.topology());
         let somebody_waits = !self.probation.admissible(roll, groups).is_empty();
         self.round.is_none() && (somebody_waits || votes().any(|vote| vote.wait_for_world <= have))
     }
@@ -117,7 +117,7 @@ impl Admission {
         }
         for id in &newcomers {
             if let Some(peer) = roll.peers.get_mut(id) {
-                peer.phase = Phase::Accepted;
+                peer.membership = Membership::accepted();
             }
         }
         let sizes = roll.all_sizes();
@@ -134,12 +134,12 @@ impl Admission {
     /// Rule: the pending query is answered when all accepted peers have asked.
     pub(crate) fn answer_pending_queries(&self, groups: &Groups, roll: &mut Roll, out: &mut Outbox) -> bool {
         let nobody = roll.voters().next().is_none();
-        if nobody || !roll.voters().all(|(_, peer)| peer.pending.is_some()) {
+        if nobody || !roll.voters().all(|(_, peer)| peer.query().is_some()) {
             return false;
         }
         let pending = !self.probation.admissible(roll, groups).is_empty();
         for peer in roll.peers.values_mut() {
-            if let Some(vote) = peer.pending.take() {
+            if let Some(vote) = peer.take_query(|_| true) {
                 let answer = PendingAnswer { request: vote.request, pending };
                 out.send(peer.client, M2c::PendingAnswer(answer));
             }
@@ -153,8 +153,8 @@ impl Roll {
         let since = self.now;
         let VoteTopology { request, wait_for_world } = vote;
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.topology =
-                Some(TopologyVote { request, wait_for_world, since, withdrawn: false, told: None });
+            let vote = TopologyVote { request, wait_for_world, since, withdrawn: false, told: None };
+            peer.give(RunVote::Topology(vote));
         }
         // A peer that waits for a larger world learns of its size, and lets others in that would still fetch ahead.
         out.changed |= self.note_voted(id, CommonVote::Topology) || wait_for_world > 0;
@@ -163,7 +163,7 @@ impl Roll {
     pub(crate) fn record_pending_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
         let since = self.now;
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.pending = Some(PendingVote { request, since });
+            peer.ask(PendingVote { request, since });
         }
         out.changed |= self.note_voted(id, CommonVote::Pending);
     }
@@ -172,7 +172,7 @@ impl Roll {
         let missing = self.missing_for_world();
         let mut gone = Vec::new();
         for (id, peer) in &mut self.peers {
-            gone.extend(peer.topology.take_if(|vote| vote.withdrawn).map(|vote| (*id, vote.request)));
+            gone.extend(peer.take_topology(|vote| vote.withdrawn).map(|vote| (*id, vote.request)));
         }
         for (id, request) in gone {
             self.tell_withdrawn(out, id, request, &missing);
@@ -190,7 +190,7 @@ impl Roll {
     fn answer_topology_votes(&mut self, out: &mut Outbox, which: impl Fn(&TopologyVote) -> bool) {
         let mut answers = Vec::new();
         for (id, peer) in &mut self.peers {
-            if let Some(vote) = peer.topology.take_if(|vote| which(vote)) {
+            if let Some(vote) = peer.take_topology(|vote| which(vote)) {
                 answers.push((*id, vote.request));
             }
         }
@@ -232,12 +232,12 @@ impl Roll {
     pub(crate) fn report_progress(&mut self, out: &mut Outbox) -> bool {
         let have = self.accepted_count();
         let outdated = |vote: &TopologyVote| vote.wait_for_world > 0 && vote.told != Some(have);
-        if !self.peers.values().any(|peer| peer.topology.as_ref().is_some_and(outdated)) {
+        if !self.peers.values().any(|peer| peer.topology().is_some_and(outdated)) {
             return false;
         }
         let missing = Text::new(self.missing_for_world());
         for peer in self.peers.values_mut() {
-            if let Some(vote) = peer.topology.as_mut().filter(|vote| outdated(vote)) {
+            if let Some(vote) = peer.topology_mut().filter(|vote| outdated(vote)) {
                 vote.told = Some(have);
                 let (request, want) = (vote.request, vote.wait_for_world);
                 let progress = TopologyProgress { request, have, want, missing: missing.clone() };

@@ -59,6 +59,36 @@ pub(crate) enum Phase {
     Accepted,
 }
 
+/// How far a peer has come, with what it can only be in there: a newcomer may fetch the state ahead, a member may vote.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Membership {
+    /// See [`Phase::Pending`]; how far it is with the state that it fetches before it is let in, if it wants to.
+    Pending(Option<Ahead>),
+    /// See [`Phase::Connecting`].
+    Connecting,
+    /// See [`Phase::Accepted`].
+    Accepted {
+        /// Its vote in a call of the whole run. There is one at a time: the call occupies the caller's thread.
+        vote: Option<RunVote>,
+        /// Its question for pending peers, which may be open beside any call.
+        query: Option<PendingVote>,
+    },
+}
+
+impl Membership {
+    /// A fresh member, which has not voted.
+    pub(crate) const fn accepted() -> Self {
+        Self::Accepted { vote: None, query: None }
+    }
+}
+
+/// A vote in a call of the whole run.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) enum RunVote {
+    Topology(TopologyVote),
+    Optimize(OptimizeVote),
+}
+
 /// A vote that all of the run give together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(crate) enum CommonVote {
@@ -73,9 +103,9 @@ impl CommonVote {
     /// Whether a peer has given it.
     pub(crate) const fn is_given(self, peer: &Peer) -> bool {
         match self {
-            Self::Topology => peer.topology.is_some(),
-            Self::Optimize => peer.optimize.is_some(),
-            Self::Pending => peer.pending.is_some(),
+            Self::Topology => peer.topology().is_some(),
+            Self::Optimize => peer.optimize().is_some(),
+            Self::Pending => peer.query().is_some(),
         }
     }
 }
@@ -136,7 +166,7 @@ pub(crate) struct Peer {
     pub(crate) info: Register,
     pub(crate) remote: IpAddr,
     pub(crate) local: IpAddr,
-    pub(crate) phase: Phase,
+    pub(crate) membership: Membership,
     /// Counts registrations; newcomers join a ring in this order.
     pub(crate) order: u64,
     /// When the last packet came.
@@ -149,15 +179,10 @@ pub(crate) struct Peer {
     pub(crate) edge_broke: Option<Timestamp>,
     /// The last beat and when it came.
     pub(crate) beat: Option<(Beat, Timestamp)>,
-    pub(crate) topology: Option<TopologyVote>,
-    pub(crate) pending: Option<PendingVote>,
-    pub(crate) optimize: Option<OptimizeVote>,
     /// Votes that it took back, and has not given again.
     pub(crate) took_back: BTreeSet<CommonVote>,
     /// The crossing of its call with others, and since when that was seen.
     pub(crate) crossed: Option<(Crossing, Timestamp)>,
-    /// How far it is with the state that it fetches before it is let in, if it wants to.
-    pub(crate) ahead: Option<Ahead>,
     /// Ports of it that the master did not reach, and of which nobody else said that it did.
     pub(crate) closed: Vec<Closed>,
     /// The master has tried its ports.
@@ -188,8 +213,16 @@ impl Peer {
         self.accepted() && !self.info.formed
     }
 
-    pub(crate) fn accepted(&self) -> bool {
-        self.phase == Phase::Accepted
+    pub(crate) const fn accepted(&self) -> bool {
+        matches!(self.membership, Membership::Accepted { .. })
+    }
+
+    pub(crate) const fn phase(&self) -> Phase {
+        match self.membership {
+            Membership::Pending(_) => Phase::Pending,
+            Membership::Connecting => Phase::Connecting,
+            Membership::Accepted { .. } => Phase::Accepted,
+        }
     }
 
     /// Bytes that the peer had moved, over all operations, by its last beat.
@@ -242,6 +275,95 @@ impl Peer {
         let seen = view.filter(|_| self.host_depends_on_viewer()).unwrap_or(self.remote.to_canonical());
         let others = self.info.addresses.iter().filter(|address| address.ip() != seen);
         Hosts { host: Host::new(seen.to_string()), others: others.copied().collect() }
+    }
+}
+
+/// The votes of a member, and the fetch of a newcomer.
+impl Peer {
+    pub(crate) const fn topology(&self) -> Option<&TopologyVote> {
+        match &self.membership {
+            Membership::Accepted { vote: Some(RunVote::Topology(vote)), .. } => Some(vote),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn topology_mut(&mut self) -> Option<&mut TopologyVote> {
+        match &mut self.membership {
+            Membership::Accepted { vote: Some(RunVote::Topology(vote)), .. } => Some(vote),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn optimize(&self) -> Option<&OptimizeVote> {
+        match &self.membership {
+            Membership::Accepted { vote: Some(RunVote::Optimize(vote)), .. } => Some(vote),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn query(&self) -> Option<&PendingVote> {
+        match &self.membership {
+            Membership::Accepted { query, .. } => query.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn ahead(&self) -> Option<&Ahead> {
+        match &self.membership {
+            Membership::Pending(ahead) => ahead.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn ahead_mut(&mut self) -> Option<&mut Ahead> {
+        match &mut self.membership {
+            Membership::Pending(ahead) => ahead.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// Records a vote of a member.
+    pub(crate) fn give(&mut self, given: RunVote) {
+        if let Membership::Accepted { vote, .. } = &mut self.membership {
+            *vote = Some(given);
+        }
+    }
+
+    /// Records a question of a member.
+    pub(crate) const fn ask(&mut self, asked: PendingVote) {
+        if let Membership::Accepted { query, .. } = &mut self.membership {
+            *query = Some(asked);
+        }
+    }
+
+    /// Takes its vote for a topology, if `which` says so.
+    pub(crate) fn take_topology(
+        &mut self,
+        which: impl FnOnce(&TopologyVote) -> bool,
+    ) -> Option<TopologyVote> {
+        let Membership::Accepted { vote, .. } = &mut self.membership else { return None };
+        match vote.take_if(|vote| matches!(vote, RunVote::Topology(vote) if which(vote)))? {
+            RunVote::Topology(vote) => Some(vote),
+            RunVote::Optimize(_) => None,
+        }
+    }
+
+    /// Takes its vote for an optimisation, if `which` says so.
+    pub(crate) fn take_optimize(
+        &mut self,
+        which: impl FnOnce(&OptimizeVote) -> bool,
+    ) -> Option<OptimizeVote> {
+        let Membership::Accepted { vote, .. } = &mut self.membership else { return None };
+        match vote.take_if(|vote| matches!(vote, RunVote::Optimize(vote) if which(vote)))? {
+            RunVote::Optimize(vote) => Some(vote),
+            RunVote::Topology(_) => None,
+        }
+    }
+
+    /// Takes its question for pending peers, if `which` says so.
+    pub(crate) fn take_query(&mut self, which: impl FnOnce(&PendingVote) -> bool) -> Option<PendingVote> {
+        let Membership::Accepted { query, .. } = &mut self.membership else { return None };
+        query.take_if(|query| which(query))
     }
 }
 

@@ -26,10 +26,11 @@ impl Roll {
     pub(crate) fn hand_on_call(&self, out: &mut Outbox, id: PeerId, wish: CallMe) {
         let (Some(caller), Some(dialer)) = (self.peers.get(&id), self.peers.get(&wish.peer)) else { return };
         // A newcomer fetches what is lent to it.
-        let may_fetch = caller.phase != Phase::Pending || caller.ahead.is_some();
+        let may_fetch = caller.phase() != Phase::Pending || caller.ahead().is_some();
         let relayed = self.is_relayed((id, wish.peer)) && wish.role == TicketRole::StateBack;
         let is_reachable = dialer.outbound_only && (!caller.outbound_only || relayed);
-        if !may_fetch || !is_reachable || caller.group() != dialer.group() || dialer.phase == Phase::Pending {
+        if !may_fetch || !is_reachable || caller.group() != dialer.group() || dialer.phase() == Phase::Pending
+        {
             return;
         }
         let CallMe { role, index, count, .. } = wish;

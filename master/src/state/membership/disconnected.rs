@@ -25,7 +25,7 @@ impl Roll {
         let may_tell = |peer: &&Peer| peer.away.is_some() && !peer.outbound_only;
         let Some(peer) = self.peers.get(&id).filter(may_tell) else { return false };
         let was_open = peer.tried && !peer.closed.iter().any(|closed| !closed.is_state);
-        (was_open || peer.phase == Phase::Pending) && closed.iter().any(|(is_state, _)| !is_state)
+        (was_open || peer.phase() == Phase::Pending) && closed.iter().any(|(is_state, _)| !is_state)
     }
 
     /// When the next one has not come back in time.
@@ -91,7 +91,7 @@ impl MasterState {
     /// Those whose word counts for who leads the run: the members, or, as long as there are none, all who have
     /// registered.
     pub fn voters(&self) -> BTreeSet<PeerId> {
-        let accepted = self.roll.peers.iter().filter(|(_, peer)| peer.phase == Phase::Accepted);
+        let accepted = self.roll.peers.iter().filter(|(_, peer)| peer.phase() == Phase::Accepted);
         let members: BTreeSet<PeerId> = accepted.map(|(id, _)| *id).collect();
         if members.is_empty() { self.roll.peers.keys().copied().collect() } else { members }
     }

@@ -159,7 +159,7 @@ impl MasterState {
         if peer.info.formed {
             self.formings.lose(peer.info.group, id, loss);
         }
-        if peer.phase == Phase::Accepted {
+        if peer.phase() == Phase::Accepted {
             self.roll.begin_world_epoch();
         }
         let silent =

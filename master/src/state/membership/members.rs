@@ -1,7 +1,7 @@
 //! The roll: connections and registered peers; and what is the same for all rules, the time and the settings. Every
 //! rule may read it.
 
-use super::client::{Client, CommonVote, Peer, Phase};
+use super::client::{Client, CommonVote, Membership, Peer, Phase};
 use super::packet_guard::Standing;
 use crate::state::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
@@ -127,7 +127,7 @@ impl Roll {
     /// One of them is let in once its ring stands.
     pub(crate) fn connect_newcomer(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.phase = Phase::Connecting;
+            peer.membership = Membership::Connecting;
             self.newcomers.remove(&id);
         }
     }
@@ -190,7 +190,7 @@ impl Roll {
         let known = self.clients.get(&client)?;
         let Some(id) = known.peer else { return Some(Standing::Stranger(known.requests)) };
         let peer = self.peers.get(&id)?;
-        Some(Standing::Peer(id, peer.group(), peer.phase))
+        Some(Standing::Peer(id, peer.group(), peer.phase()))
     }
 
     /// Whether a peer has been silent for so long that it may be dead, or its connection has ended.
@@ -252,7 +252,7 @@ impl Roll {
 
     /// Newcomers whose rings are being connected.
     pub(crate) fn connecting(&self) -> impl Iterator<Item = PeerId> {
-        let connects = |peer: &Peer| peer.phase == Phase::Connecting && !peer.info.formed;
+        let connects = |peer: &Peer| peer.phase() == Phase::Connecting && !peer.info.formed;
         self.peers.iter().filter(move |(_, peer)| connects(peer)).map(|(id, _)| *id)
     }
 

@@ -146,7 +146,7 @@ impl Roll {
 
     /// Members of the group's ring, and those that are about to be.
     fn present(&self, group: GroupId) -> Vec<PeerId> {
-        let is_in = |peer: &Peer| peer.group() == group && peer.phase != Phase::Pending;
+        let is_in = |peer: &Peer| peer.group() == group && peer.phase() != Phase::Pending;
         self.peers.iter().filter(|(_, peer)| is_in(peer)).map(|(id, _)| *id).collect()
     }
 
@@ -174,7 +174,7 @@ impl Roll {
     /// Why a newcomer waits although the others would let it in: its ports are being tried, or its ring has no room for
     /// one more that cannot be dialed.
     pub(crate) fn why_outside(&self, id: PeerId) -> Option<String> {
-        let peer = self.peers.get(&id).filter(|peer| peer.phase == Phase::Pending && !peer.info.formed)?;
+        let peer = self.peers.get(&id).filter(|peer| peer.phase() == Phase::Pending && !peer.info.formed)?;
         if peer.is_to_be_tested(self.options.require_reachable) {
             return Some(
                 "admission waits until the master has tried to reach the ports of this peer".to_owned(),

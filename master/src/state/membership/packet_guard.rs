@@ -132,10 +132,10 @@ impl MasterState {
         what: &str,
     ) -> Result<(), KickReason> {
         let busy = |with: String| Err(protocol(format!("{what} while {with}")));
-        if self.roll.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.topology().is_some()) {
             return busy("its topology vote waits".into());
         }
-        if self.roll.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.optimize().is_some()) {
             return busy("its vote to optimize waits".into());
         }
         let Some(group) = self.groups.get(&group) else { return Ok(()) };
@@ -150,10 +150,10 @@ impl MasterState {
 
     fn admit_initiate(&self, id: PeerId, group: GroupId, vote: &Initiate) -> Result<(), KickReason> {
         let op = vote.op;
-        if self.roll.peers.get(&id).is_some_and(|peer| peer.topology.is_some()) {
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.topology().is_some()) {
             return Err(protocol("Initiate while its topology vote waits"));
         }
-        if self.roll.peers.get(&id).is_some_and(|peer| peer.optimize.is_some()) {
+        if self.roll.peers.get(&id).is_some_and(|peer| peer.optimize().is_some()) {
             return Err(protocol("Initiate while its vote to optimize waits"));
         }
         let Some(group) = self.groups.get(&group) else { return Ok(()) };

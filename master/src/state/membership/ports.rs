@@ -55,7 +55,7 @@ impl Roll {
         peer.tried = true;
         let (client, may_be_hidden) = (peer.client, peer.info.outbound_only.is_none());
         // A peer that is in a ring already is dialed: the others find out.
-        let is_outside = peer.phase == Phase::Pending && !self.options.require_reachable;
+        let is_outside = peer.phase() == Phase::Pending && !self.options.require_reachable;
         if may_be_hidden
             && is_outside
             && let [why, ..] = &self.closed_ports(id, "it")[..]

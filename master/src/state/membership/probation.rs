@@ -95,7 +95,7 @@ impl Probation {
         let address = self.address_of(peer);
         self.dropped(id, address.clone(), roll.now);
         // It may have come back before it was found out.
-        let is_back = |peer: &Peer| peer.phase == Phase::Pending && self.address_of(peer) == address;
+        let is_back = |peer: &Peer| peer.phase() == Phase::Pending && self.address_of(peer) == address;
         let back: Vec<PeerId> =
             roll.peers.iter().filter(|(_, peer)| is_back(peer)).map(|(id, _)| *id).collect();
         back.into_iter().for_each(|id| self.warn(roll, out, id));
@@ -104,7 +104,7 @@ impl Probation {
     /// Until when a newcomer is not let in where it would disturb others. The wait ends with a tick, as whatever ends
     /// by itself: a packet that comes just behind its end changes nothing.
     fn until_of(&self, roll: &Roll, peer: &Peer) -> Option<Timestamp> {
-        if peer.phase != Phase::Pending || peer.info.formed || self.records.is_empty() {
+        if peer.phase() != Phase::Pending || peer.info.formed || self.records.is_empty() {
             return None;
         }
         self.until(&self.address_of(peer)).filter(|until| *until > roll.tick)

@@ -79,7 +79,7 @@ impl Check {
     /// Whether all have answered, or the time is over, and those who are concerned have outlived it: a death that is
     /// about to be noticed explains everything.
     fn is_over(&mut self, roll: &Roll) -> bool {
-        let alive = |id: &PeerId| roll.peers.get(id).is_some_and(|p| p.phase != Phase::Pending);
+        let alive = |id: &PeerId| roll.peers.get(id).is_some_and(|p| p.phase() != Phase::Pending);
         self.asked.retain(|id, _| alive(id));
         self.targets.retain(alive);
         self.failed.retain(|((from, to), _), _| alive(from) && alive(to));

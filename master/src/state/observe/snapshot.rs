@@ -100,14 +100,14 @@ impl MasterState {
             peer: *id,
             client: peer.client,
             group: peer.group(),
-            phase: match peer.phase {
+            phase: match peer.phase() {
                 Phase::Pending => PeerPhase::Pending,
                 Phase::Connecting => PeerPhase::Connecting,
                 Phase::Accepted => PeerPhase::Accepted,
             },
-            topology_vote: peer.topology.is_some(),
-            pending_vote: peer.pending.is_some(),
-            optimize_vote: peer.optimize.is_some(),
+            topology_vote: peer.topology().is_some(),
+            pending_vote: peer.query().is_some(),
+            optimize_vote: peer.optimize().is_some(),
         });
         let groups = self.groups.iter().map(|(id, group)| GroupStatus {
             group: *id,
@@ -148,24 +148,24 @@ impl MasterState {
         for (id, peer) in &self.roll.peers {
             let client = self.roll.clients.get(&peer.client).map(|client| client.peer);
             assert_eq!(client, Some(Some(*id)), "peer {id} has lost its connection");
-            let connecting = peer.phase == Phase::Connecting;
+            let connecting = peer.phase() == Phase::Connecting;
             assert!(
                 !connecting || peer.info.formed || self.admission.round.is_some(),
                 "peer {id} connects, but no round runs"
             );
-            let votes = peer.topology.is_some() || peer.pending.is_some() || peer.optimize.is_some();
+            let votes = peer.topology().is_some() || peer.query().is_some() || peer.optimize().is_some();
             assert!(!votes || peer.has_a_say(), "peer {id} votes without being accepted");
         }
         let optimizes = self.optimizer.is_running();
         assert!(!optimizes || self.admission.round.is_none(), "a round and an optimisation run at once");
-        let all = self.roll.peers.values().filter(|p| p.has_a_say()).all(|p| p.optimize.is_some());
+        let all = self.roll.peers.values().filter(|p| p.has_a_say()).all(|p| p.optimize().is_some());
         assert!(!optimizes || all, "an optimisation runs without the vote of an accepted peer");
         let registered = self.roll.clients.values().filter(|client| client.peer.is_some()).count();
         assert_eq!(registered, self.roll.peers.len(), "a connection belongs to a peer that is not there");
         for (id, group) in self.groups.iter() {
             let ring: BTreeSet<PeerId> = group.ring.iter().copied().collect();
             let members =
-                self.roll.peers.iter().filter(|(_, p)| p.group() == *id && p.phase != Phase::Pending);
+                self.roll.peers.iter().filter(|(_, p)| p.group() == *id && p.phase() != Phase::Pending);
             let members: BTreeSet<PeerId> = members.map(|(peer, _)| *peer).collect();
             assert_eq!(ring, members, "group {id} has a ring of other peers than its members");
             assert_eq!(ring.len(), group.ring.len(), "a member stands twice in the ring of group {id}");
@@ -195,7 +195,7 @@ impl MasterState {
                 );
             }
         }
-        let grouped = self.roll.peers.values().filter(|peer| peer.phase != Phase::Pending);
+        let grouped = self.roll.peers.values().filter(|peer| peer.phase() != Phase::Pending);
         for peer in grouped {
             assert!(self.groups.contains_key(&peer.group()), "group {} is missing", peer.group());
         }
@@ -203,7 +203,8 @@ impl MasterState {
         assert!(
             others.peek().is_none()
                 || others.any(|peer| {
-                    peer.phase != Phase::Pending || peer.is_to_be_tested(self.roll.options.require_reachable)
+                    peer.phase() != Phase::Pending
+                        || peer.is_to_be_tested(self.roll.options.require_reachable)
                 }),
             "everybody waits for admission and nobody can vote for it"
         );

@@ -81,7 +81,7 @@ impl Roll {
             p2p_port: peer.info.p2p_port,
             state_port: peer.info.state_port,
             group: peer.group(),
-            stage: match peer.phase {
+            stage: match peer.phase() {
                 Phase::Pending => PeerStage::Pending,
                 Phase::Connecting => PeerStage::Connecting,
                 Phase::Accepted => PeerStage::Accepted,

@@ -33,12 +33,12 @@ impl MasterState {
             let (op, state) = group.work.ops.first_of(id)?;
             Some(self.groups.op_sentence(&self.roll, group, op, state))
         });
-        let pending = || peer.pending.as_ref().map(|_| self.roll.pending_sentence());
+        let pending = || peer.query().map(|_| self.roll.pending_sentence());
         sentence.or_else(pending).map(Text::new)
     }
 
     fn blocked_round(&self, id: PeerId, peer: &Peer) -> Option<String> {
-        match (peer.phase, &peer.topology) {
+        match (peer.phase(), peer.topology()) {
             (Phase::Pending, _) if peer.info.formed => None,
             (Phase::Pending, _) => {
                 let probation = self.admission.probation.blocks(&self.roll, peer);
@@ -51,7 +51,7 @@ impl MasterState {
             (Phase::Connecting, _) => Some(self.groups.ring_sentences(&self.roll).join("; ")),
             (Phase::Accepted, Some(vote)) => Some(self.blocked_topology(vote.wait_for_world)),
             (Phase::Accepted, None) => {
-                peer.optimize.as_ref().map(|_| self.optimizer.sentence(&self.roll, &self.groups))
+                peer.optimize().map(|_| self.optimizer.sentence(&self.roll, &self.groups))
             }
         }
     }
@@ -79,15 +79,14 @@ impl MasterState {
         let ring =
             |(id, group): (&GroupId, &Group)| Some((group.net.planned_at, group.ring_sentence(roll, *id)?));
         let mut all: Vec<(Timestamp, String)> = groups.iter().filter_map(ring).collect();
-        let votes = || roll.peers.values().filter_map(|peer| peer.topology.as_ref());
+        let votes = || roll.peers.values().filter_map(|peer| peer.topology());
         if let Some(since) = votes().map(|vote| vote.since).min() {
             let want = votes().map(|vote| vote.wait_for_world).min().unwrap_or(0);
             all.push((since, self.blocked_topology(want)));
         }
-        let first =
-            roll.peers.values().filter_map(|peer| peer.optimize.as_ref()).map(|vote| vote.since).min();
+        let first = roll.peers.values().filter_map(|peer| peer.optimize()).map(|vote| vote.since).min();
         all.extend(first.map(|since| (since, self.optimizer.sentence(roll, groups))));
-        let first = roll.peers.values().filter_map(|peer| peer.pending.as_ref()).map(|vote| vote.since).min();
+        let first = roll.peers.values().filter_map(|peer| peer.query()).map(|vote| vote.since).min();
         all.extend(first.map(|since| (since, roll.pending_sentence())));
         all.extend(self.formings.waits(roll));
         all.extend(roll.closed_waits());

@@ -95,7 +95,7 @@ impl MasterState {
             // Those whose limits let them follow where the peer has gone.
             let follows = |other: &Peer| other.is_limited() && peer.took_back.contains(&CommonVote::Optimize);
             let votes =
-                self.roll.peers.iter().filter(|(_, other)| other.optimize.is_some() && !follows(other));
+                self.roll.peers.iter().filter(|(_, other)| other.optimize().is_some() && !follows(other));
             let is_open = is_after && !self.optimizer.is_running();
             let waits = is_open.then(|| who_waits(&mut votes.map(|(id, _)| *id)))??;
             Some((With::Optimize, waits))
@@ -134,8 +134,8 @@ impl MasterState {
             Some(Sync::Voting { votes, given_up: None, .. }) => votes.get(&id).map(|vote| vote.request),
             _ => None,
         };
-        let optimize = peer.optimize.as_ref().filter(|_| !self.optimizer.is_running());
-        let topology = peer.topology.as_ref().filter(|vote| !vote.withdrawn);
+        let optimize = peer.optimize().filter(|_| !self.optimizer.is_running());
+        let topology = peer.topology().filter(|vote| !vote.withdrawn);
         let topology = topology.filter(|_| self.admission.round.is_none());
         let sync = sync.map(|request| (CallKind::Sync, request));
         let optimize = optimize.map(|vote| (CallKind::OptimizeTopology, vote.request));
@@ -149,9 +149,9 @@ impl MasterState {
         match call {
             CallKind::Sync => group.shared.sync.as_ref().is_some_and(|sync| sync.involves(id)),
             CallKind::UpdateTopology | CallKind::WaitForWorld => {
-                peer.is_some_and(|peer| peer.topology.is_some())
+                peer.is_some_and(|peer| peer.topology().is_some())
             }
-            _ => peer.is_some_and(|peer| peer.optimize.is_some()),
+            _ => peer.is_some_and(|peer| peer.optimize().is_some()),
         }
     }
 
@@ -209,10 +209,10 @@ impl MasterState {
         for (id, peer) in &mut self.roll.peers {
             let request = match call {
                 CallKind::UpdateTopology => {
-                    let its = peer.topology.take_if(|vote| vote.wait_for_world == 0 && !vote.withdrawn);
+                    let its = peer.take_topology(|vote| vote.wait_for_world == 0 && !vote.withdrawn);
                     its.map(|vote| vote.request)
                 }
-                _ => peer.optimize.take().map(|vote| vote.request),
+                _ => peer.take_optimize(|_| true).map(|vote| vote.request),
             };
             gone.extend(request.map(|request| (*id, request)));
         }

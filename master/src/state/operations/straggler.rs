@@ -102,9 +102,9 @@ impl Stragglers {
 fn has_voted(roll: &Roll, groups: &Groups, id: PeerId, vote: Vote) -> bool {
     let peer = roll.peers.get(&id);
     match vote {
-        Vote::Topology => peer.is_some_and(|peer| peer.topology.is_some()),
-        Vote::Optimize => peer.is_some_and(|peer| peer.optimize.is_some()),
-        Vote::Pending => peer.is_some_and(|peer| peer.pending.is_some()),
+        Vote::Topology => peer.is_some_and(|peer| peer.topology().is_some()),
+        Vote::Optimize => peer.is_some_and(|peer| peer.optimize().is_some()),
+        Vote::Pending => peer.is_some_and(|peer| peer.query().is_some()),
         Vote::Collective(group, CollectiveId { op, .. }) => {
             groups.get(&group).and_then(|group| group.work.ops.get(&op)).is_some_and(|op| op.involves(id))
         }
@@ -119,12 +119,12 @@ fn has_voted(roll: &Roll, groups: &Groups, id: PeerId, vote: Vote) -> bool {
 fn missing_alone(roll: &Roll, groups: &Groups, admission: &Admission) -> Vec<(Vote, PeerId)> {
     let mut all = Vec::new();
     if admission.waits_for_votes(roll, groups) {
-        all.extend(voter_without(roll, |peer| peer.topology.is_some()).map(|peer| (Vote::Topology, peer)));
+        all.extend(voter_without(roll, |peer| peer.topology().is_some()).map(|peer| (Vote::Topology, peer)));
     }
     if admission.round.is_none() {
-        all.extend(voter_without(roll, |peer| peer.optimize.is_some()).map(|peer| (Vote::Optimize, peer)));
+        all.extend(voter_without(roll, |peer| peer.optimize().is_some()).map(|peer| (Vote::Optimize, peer)));
     }
-    all.extend(voter_without(roll, |peer| peer.pending.is_some()).map(|peer| (Vote::Pending, peer)));
+    all.extend(voter_without(roll, |peer| peer.query().is_some()).map(|peer| (Vote::Pending, peer)));
     for (id, group) in groups.iter() {
         for (op, state) in group.work.ops.iter() {
             // A peer that sends or receives waits for nobody but the other one, whose turn may be much later.

@@ -9,7 +9,7 @@ use super::probing::{crowded_edges, is_sampled, rounds_of_probes};
 use crate::state::groups::all_groups::Groups;
 use crate::state::groups::edges::EdgeEnds;
 use crate::state::groups::group::Group;
-use crate::state::membership::client::{CommonVote, OptimizeVote};
+use crate::state::membership::client::{CommonVote, OptimizeVote, RunVote};
 use crate::state::membership::members::Roll;
 use crate::state::outbox::Outbox;
 use crate::state::types::Timestamp;
@@ -181,7 +181,7 @@ impl Optimizer {
 
     fn begin(&mut self, Means { groups, roll, measured, out, .. }: &mut Means<'_>) -> bool {
         let mut voters = roll.voters().peekable();
-        if voters.peek().is_none() || !voters.all(|(_, peer)| peer.optimize.is_some()) {
+        if voters.peek().is_none() || !voters.all(|(_, peer)| peer.optimize().is_some()) {
             return false;
         }
         self.count += 1;
@@ -214,7 +214,7 @@ impl Roll {
     pub(crate) fn record_optimize_vote(&mut self, out: &mut Outbox, id: PeerId, request: RequestId) {
         let since = self.now;
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.optimize = Some(OptimizeVote { request, since });
+            peer.give(RunVote::Optimize(OptimizeVote { request, since }));
         }
         out.changed |= self.note_voted(id, CommonVote::Optimize);
     }

@@ -8,7 +8,7 @@
 use super::serving::{Agreed, Place};
 use crate::state::MasterState;
 use crate::state::groups::all_groups::Groups;
-use crate::state::membership::client::{Peer, Phase};
+use crate::state::membership::client::{Membership, Peer, Phase};
 use crate::state::membership::members::Roll;
 use crate::state::membership::packet_guard;
 use crate::state::outbox::Outbox;
@@ -179,14 +179,14 @@ impl Ahead {
 impl Peer {
     /// It has moved bytes.
     pub(crate) fn note_progress(&mut self, now: Timestamp) {
-        if let Some(ahead) = &mut self.ahead {
+        if let Some(ahead) = self.ahead_mut() {
             ahead.got_on = now;
         }
     }
 
     /// The master stood still.
     pub(crate) fn extend_ahead(&mut self, past: impl Fn(&mut Timestamp)) {
-        if let Some(ahead) = &mut self.ahead {
+        if let Some(ahead) = self.ahead_mut() {
             past(&mut ahead.got_on);
         }
     }
@@ -202,7 +202,7 @@ impl Roll {
     /// Whether those who are in can do nothing but wait for more peers.
     fn waits_for_peers(&self) -> bool {
         let have = self.accepted_count();
-        let mut votes = self.peers.values().filter_map(|peer| peer.topology.as_ref());
+        let mut votes = self.peers.values().filter_map(|peer| peer.topology());
         have < self.options.min_world_size || votes.any(|vote| vote.wait_for_world > have)
     }
 }
@@ -210,7 +210,7 @@ impl Roll {
 impl Groups {
     /// Why a newcomer is let in together with others, or nothing while it fetches the state ahead.
     pub(crate) fn why_let_in(&self, roll: &Roll, peer: &Peer) -> Option<Why> {
-        let Some(ahead) = peer.ahead.as_ref().filter(|_| peer.phase == Phase::Pending) else {
+        let Some(ahead) = peer.ahead() else {
             return Some(Why::Unwanted);
         };
         let here = |other: &Peer| other.accepted() && other.group() == peer.group();
@@ -239,7 +239,7 @@ impl Groups {
 
     /// A text about what a newcomer waits for that fetches the state ahead.
     pub(crate) fn ahead_sentence(&self, roll: &Roll, peer: &Peer) -> Option<String> {
-        let ahead = peer.ahead.as_ref().filter(|_| self.fetches_ahead(roll, peer))?;
+        let ahead = peer.ahead().filter(|_| self.fetches_ahead(roll, peer))?;
         let agreed = self.get(&peer.group())?.shared.agreed.as_ref()?;
         let lenders = &roll.lenders_for(peer, agreed);
         let told = ahead.told.back().filter(|told| told.sync == agreed.sync);
@@ -256,7 +256,7 @@ impl Groups {
     /// When time alone changes something for newcomers that fetch ahead.
     pub(crate) fn ahead_deadline(&self, roll: &Roll) -> Option<Timestamp> {
         let of = |peer: &Peer| {
-            let ahead = peer.ahead.as_ref()?;
+            let ahead = peer.ahead()?;
             let stalls = self.fetches_ahead(roll, peer).then(|| ahead.got_on + PATIENCE);
             let agreed = self.get(&peer.group())?.shared.agreed.as_ref()?;
             let is_due = ahead.wants(agreed, &roll.lenders_for(peer, agreed)) && !is_as_new(peer, agreed);
@@ -282,8 +282,12 @@ impl MasterState {
         Ok(())
     }
 
+    /// Steps of a peer that is being let in, or is in, cross its admission.
     pub(crate) fn admit_ahead(&self, id: PeerId, step: &AheadStep) -> Result<(), KickReason> {
-        let ahead = self.roll.peers.get(&id).and_then(|peer| peer.ahead.as_ref());
+        let Some(peer) = self.roll.peers.get(&id).filter(|peer| peer.phase() == Phase::Pending) else {
+            return Ok(());
+        };
+        let ahead = peer.ahead();
         let refuse = |text: String| Err(packet_guard::protocol(format!("fetches ahead {text}")));
         match (step, ahead) {
             (AheadStep::Wanted(_), None) => Ok(()),
@@ -312,7 +316,7 @@ impl MasterState {
         };
         if agreed.lend(id, sync, stands, self.roll.now) {
             let newcomers = self.roll.peers.values_mut().filter(|peer| peer.info.group == group);
-            newcomers.filter_map(|peer| peer.ahead.as_mut()).for_each(|ahead| ahead.renewed(sync, id));
+            newcomers.filter_map(|peer| peer.ahead_mut()).for_each(|ahead| ahead.renewed(sync, id));
         }
     }
 
@@ -320,8 +324,11 @@ impl MasterState {
     pub(crate) fn record_ahead(&mut self, id: PeerId, step: AheadStep) {
         let (now, name) = (self.roll.now, self.roll.name_of(id));
         let Some(peer) = self.roll.peers.get_mut(&id) else { return };
-        match (step, &mut peer.ahead) {
-            (AheadStep::Wanted(_), ahead) => *ahead = Some(Ahead::new(now)),
+        if let (AheadStep::Wanted(_), Membership::Pending(ahead)) = (&step, &mut peer.membership) {
+            *ahead = Some(Ahead::new(now));
+            return;
+        }
+        match (step, peer.ahead_mut()) {
             (AheadStep::Holds(sync), Some(ahead)) => {
                 ahead.holds(sync, now);
                 self.out.info(format!("{name} holds what sync {sync} has committed"));
@@ -336,7 +343,7 @@ impl MasterState {
                 ahead.gave_up = true;
                 self.out.info(format!("{name} does not fetch the shared state ahead any more: {text}"));
             }
-            (_, None) => {}
+            (AheadStep::Wanted(_), _) | (_, None) => {}
         }
     }
 
@@ -344,7 +351,7 @@ impl MasterState {
     pub(crate) fn tell_what_is_lent(&mut self) -> bool {
         let due = |(id, peer): (PeerId, &Peer)| {
             let is_tested = !peer.is_to_be_tested(self.roll.options.require_reachable);
-            let ahead = peer.ahead.as_ref().filter(|_| is_tested)?;
+            let ahead = peer.ahead().filter(|_| is_tested)?;
             let agreed = self.groups.get(&peer.group())?.shared.agreed.as_ref()?;
             let is_open = agreed.is_open_until(LOANS_GRACE).is_some_and(|due| due > self.roll.tick);
             let is_due = !is_open
@@ -363,7 +370,7 @@ impl MasterState {
         let Self { roll, groups, out, .. } = self;
         let Some(peer) = roll.peers.get(&id) else { return };
         let agreed = groups.get(&peer.group()).and_then(|group| group.shared.agreed.as_ref());
-        let (Some(agreed), Some(ahead)) = (agreed, peer.ahead.as_ref()) else { return };
+        let (Some(agreed), Some(ahead)) = (agreed, peer.ahead()) else { return };
         let told = ahead.told.back().filter(|told| told.sync == agreed.sync);
         let is_fresh = |lender: &&PeerId| told.is_none_or(|told| !told.tried.contains(lender));
         let lenders = roll.lenders_for(peer, agreed);
@@ -380,7 +387,7 @@ impl MasterState {
         let Some(peer) = roll.peers.get_mut(&id) else { return };
         // The state that it brought is not there any more from now on.
         peer.info.resume = None;
-        if let Some(ahead) = &mut peer.ahead {
+        if let Some(ahead) = peer.ahead_mut() {
             ahead.tell(agreed, &lenders, now);
         }
     }
@@ -389,7 +396,7 @@ impl MasterState {
     pub(crate) fn ahead_waits(&self) -> Vec<(Timestamp, String)> {
         let of = |(id, peer): (&PeerId, &Peer)| {
             let sentence = self.groups.ahead_sentence(&self.roll, peer)?;
-            Some((peer.ahead.as_ref()?.since, format!("{} {sentence}", peer.name(*id))))
+            Some((peer.ahead()?.since, format!("{} {sentence}", peer.name(*id))))
         };
         self.roll.peers.iter().filter_map(of).collect()
     }
@@ -398,7 +405,7 @@ impl MasterState {
 impl Groups {
     /// A newcomer that wanted to fetch the state ahead is let in.
     pub(crate) fn note_let_in(&self, roll: &Roll, out: &mut Outbox, id: PeerId) {
-        let Some(peer) = roll.peers.get(&id).filter(|peer| peer.ahead.is_some()) else { return };
+        let Some(peer) = roll.peers.get(&id).filter(|peer| peer.ahead().is_some()) else { return };
         if let Some(why) = self.why_let_in(roll, peer).filter(|why| *why != Why::Holds) {
             let name = peer.name(id);
             out.info(format!("{name} is let in without the shared state of its group: {}", why.text()));

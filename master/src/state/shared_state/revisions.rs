@@ -103,7 +103,7 @@ impl Groups {
     /// A newcomer that offers what cannot follow from what its group holds, and so waits for the choice of an operator:
     /// the revision of the group, and the offered one.
     pub(crate) fn lateness(&self, roll: &Roll, peer: &Peer) -> Option<(Revision, Revision)> {
-        let offered = peer.resume_offer().filter(|_| peer.phase == Phase::Pending)?;
+        let offered = peer.resume_offer().filter(|_| peer.phase() == Phase::Pending)?;
         let held = self.held_revision(roll, peer.info.group)?;
         (offered.0 > held.0.saturating_add(1)).then_some((held, offered))
     }
@@ -112,7 +112,7 @@ impl Groups {
 impl Peer {
     /// The revision that a newcomer offers to a group that lets newcomers in.
     fn resume_offer(&self) -> Option<Revision> {
-        let waits = matches!(self.phase, Phase::Pending | Phase::Connecting) && !self.info.formed;
+        let waits = matches!(self.phase(), Phase::Pending | Phase::Connecting) && !self.info.formed;
         self.info.resume.filter(|_| waits).map(|offer| offer.revision)
     }
 }

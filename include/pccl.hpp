@@ -1,9 +1,9 @@
 // PCCL for C++17: the C interface of pccl.h with objects that release what they hold, and exceptions. Header only; link
-// with libpccl. What each call does, and what all peers have to do alike, stands in pccl.h.
+// with libpccl. pccl.h says what each call does, and what all peers have to do alike.
 //
 // Rules: a failed call throws pccl::Error. Objects can be moved, not copied; one that was moved from may only be
-// destroyed or assigned to. What a Communicator or a Reduce was given to read or write has to live until the Reduce is
-// over.
+// destroyed or assigned to. Memory that a Communicator or a Reduce was given to read or write has to live until the
+// Reduce is over.
 #pragma once
 
 // Visual C++ says in _MSVC_LANG what others say in __cplusplus.
@@ -51,7 +51,7 @@ public:
     }
 
     pcclResult_t result() const noexcept { return result_; }
-    // What Communicator::recover does about it.
+    // The measure of Communicator::recover against it.
     pcclRemedy_t remedy() const noexcept { return remedy_; }
     // One word of docs/errors.md, such as "PeerDied", "MasterLost" or "TooFewPeers".
     const std::string &cause() const noexcept { return cause_; }
@@ -171,7 +171,8 @@ public:
     }
     LogSink(const LogSink &) = delete;
     LogSink &operator=(const LogSink &) = delete;
-    // When it has returned, the function is not called any more. One that does not return for seconds stays where it is.
+    // When it has returned, the function is not called any more. One that does not return for seconds stays where it
+    // is.
     ~LogSink() {
         if (pcclSetLogCallback(pcclLogEnvironment, nullptr, nullptr) != pcclSuccess) (void) function_.release();
     }
@@ -198,7 +199,7 @@ struct Member {
     pcclRankUuid_t peer{};
 };
 
-// What an all-reduce does with its elements.
+// The operation of an all-reduce on its elements.
 struct Reduction {
     // Not explicit: most calls need no more than the operation.
     Reduction(pcclRedOp_t op, std::uint64_t tag = 0) : op(op), tag(tag) {}
@@ -210,7 +211,7 @@ struct Reduction {
     pcclQuantizationOptions_t quantization{pcclUint8, pcclQuantNone};
 };
 
-// What is reduced: for lists of them, see Communicator::all_reduce_many.
+// The tensor that is reduced: for lists of them, see Communicator::all_reduce_many.
 inline pcclReduceOpDescriptor_t describe(const void *send, void *receive, std::size_t count, pcclDataType_t type,
                                          const Reduction &reduction) {
     pcclReduceOpDescriptor_t one{};
@@ -286,7 +287,7 @@ private:
     void end() noexcept {
         if (op_.comm == nullptr)
             return;
-        // Whoever leaves without waiting has failed elsewhere: the others need not wait for anything either.
+        // A peer that leaves without waiting has failed elsewhere: the others need not wait for anything either.
         pcclAbortAsyncReduce(&op_);
         pcclAwaitAsyncReduce(&op_, nullptr);
     }
@@ -294,8 +295,8 @@ private:
     pcclAsyncReduceOp_t op_;
 };
 
-// A state that another thread of the library saves. Its destructor waits until it is saved, or has failed: only wait says
-// which.
+// A state that another thread of the library saves. Its destructor waits until it is saved, or has failed: only wait
+// says which.
 class Saving {
 public:
     Saving(Saving &&other) noexcept : saving_(std::exchange(other.saving_, nullptr)) {}
@@ -351,7 +352,7 @@ public:
         return add(name, &value, 1, DataType<T>::value, may_differ);
     }
 
-    // What may differ is not compared; it moves to peers whose revision is outdated.
+    // Content that may differ is not compared; it moves to peers whose revision is outdated.
     SharedState &add(const std::string &name, void *data, std::size_t count, pcclDataType_t type,
                      bool may_differ = false) {
         names_.push_back(std::make_unique<std::string>(name));
@@ -411,12 +412,12 @@ struct StateDiff {
     std::string text;
 };
 
-// What a clip has found: see pcclClip_t.
+// The findings of a clip: see pcclClip_t.
 struct Clip {
     double norm = 0;
     double scale = 1;
     double median = 0;
-    // All peers, by rank. Who has a scale below 1 was clipped.
+    // All peers, by rank. A peer with a scale below 1 was clipped.
     std::vector<pcclPeerNorm_t> peers;
 };
 
@@ -425,8 +426,8 @@ struct SyncOptions {
     pcclSharedStateSyncStrategy_t strategy = PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR;
     // Tensors that are as they were when a sync committed a revision: see pcclUnchanged_t.
     std::vector<std::pair<std::string, std::uint64_t>> unchanged{};
-    // Hears how far it is, about once per second while this peer fetches what differs. What it throws is thrown when the
-    // call is over.
+    // Hears how far it is, about once per second while this peer fetches what differs. Its exceptions are thrown when
+    // the call is over.
     std::function<void(const pcclSyncProgress_t &)> progress{};
 };
 
@@ -578,7 +579,7 @@ public:
 
     // Makes steps for as long as there is more to do, and makes good what fails: connects (first of all, too), waits
     // for peers, or has the step made again. Throws what cannot be made good. Before each step it waits until there are
-    // at least so many peers; 2 is right for most. A step begins with synchronise and ends with admit. It changes the
+    // at least this many peers; 2 is right for most. A step begins with synchronise and ends with admit. It changes the
     // shared state only after its last reduce. WHATEVER ELSE A FAILED TRY HAS CHANGED STAYS CHANGED, such as gradients
     // that add up, counters, random generators and optimisers outside of the state: put it back when a step begins.
     template <typename More, typename Step> void run(std::uint32_t peers, More more, Step step) {
@@ -610,8 +611,8 @@ public:
 
     void connect() { check(pcclConnect(get()), "connect"); }
     // The same, and fetches the state of the group from members that lend it while this peer waits to be let in: see
-    // pcclConnectWithState. Until a sync has succeeded the content of the tensors is unspecified. What progress throws
-    // is thrown when this is over. Without a time-out the limit is that of call_timeout.
+    // pcclConnectWithState. Until a sync has succeeded the content of the tensors is unspecified. An exception of
+    // progress is thrown when this is over. Without a time-out the limit is that of call_timeout.
     pcclAhead_t connect(SharedState &state, std::function<void(const pcclSyncProgress_t &)> progress = {},
                         std::optional<Milliseconds> timeout = std::nullopt) {
         Listener listener{std::move(progress), nullptr};
@@ -635,14 +636,14 @@ public:
         check(pcclCloseWithin(get(), static_cast<std::uint64_t>(time.count())), "close");
     }
 
-    // Who is in.
+    // The members.
 
     pcclWorld_t world() const {
         pcclWorld_t world{};
         check(pcclGetWorld(get(), &world), "world");
         return world;
     }
-    // What this peer is called.
+    // The name of this peer.
     std::string name() const {
         return text("name", [&](char *buffer, std::size_t capacity, std::size_t *length) {
             return pcclGetName(get(), buffer, capacity, length);
@@ -744,8 +745,8 @@ public:
         return info;
     }
 
-    // The same, and tells a function how far it is, about once per second while this peer fetches what differs. What the
-    // function throws is thrown when the sync is over.
+    // The same, and tells a function how far it is, about once per second while this peer fetches what differs. An
+    // exception of the function is thrown when the sync is over.
     pcclSharedStateSyncInfo_t synchronise(SharedState &state, pcclSharedStateSyncStrategy_t strategy,
                                           const std::function<void(const pcclSyncProgress_t &)> &progress) {
         Listener listener{progress, nullptr};
@@ -1180,8 +1181,8 @@ public:
         check(pcclMasterGetPort(get(), &port), "port of the master");
         return port;
     }
-    // Asks it to end; one that stands by goes on in its place. The functions of the C interface for this and for end_run
-    // may be called from a signal handler.
+    // Asks it to end; one that stands by goes on in its place. The functions of the C interface for this and for
+    // end_run may be called from a signal handler.
     void interrupt() { check(pcclInterruptMaster(get()), "interrupt master"); }
     // The same, and the run ends although others stand by.
     void end_run() { check(pcclMasterEndRun(get()), "end the run"); }
@@ -1294,7 +1295,7 @@ public:
     void leave() { check(pcclIterationLeave(get()), "leave"); }
     // Ends the calls of other threads, for good.
     void cancel() { check(pcclIterationCancel(get()), "cancel"); }
-    // Who must be there for the next decision that this member proposes, whatever the policy demands.
+    // The members that must be there for the next decision that this member proposes, whatever the policy demands.
     void force_members(const std::vector<std::string> &members) {
         std::vector<const char *> ids;
         for (const std::string &member : members)
@@ -1302,7 +1303,7 @@ public:
         check(pcclIterationForceMembers(get(), ids.data(), ids.size()), "force members");
     }
 
-    // What the store holds now; false if the run has not begun.
+    // The present content of the store; false if the run has not begun.
     bool current(pcclIterationInfo_t &info) const {
         bool begun = false;
         check(pcclIterationGetCurrent(get(), &begun, &info), "current iteration");

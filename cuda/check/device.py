@@ -69,7 +69,7 @@ def host_bytes():
 
 
 def fitting(device, what, mebibytes, on_device, on_host):
-    """So many MiB, or fewer if there is no room for as many times that on the device and on the host."""
+    """This number of MiB, or fewer if there is no room for as many times that on the device and on the host."""
     room = host_bytes() * 0.8 / on_host
     if hasattr(device.driver, "cuMemGetInfo_v2"):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -209,7 +209,7 @@ def main():
         return
     check_kernel_cache()
     targets = Targets()
-    # What the arrays of each take, and what the library takes for them, on the device and on the host.
+    # Memory of the arrays of each, and of the library for them, on the device and on the host.
     hash_rate = measure_kernels(device, targets, fitting(device, "kernels", min(arguments.mebibytes, 1024), 2.5, 2))
     state = fitting(device, "state", arguments.state_mebibytes, 2, 0.1)
     measure_sync(device, targets, state, hash_rate)

@@ -81,7 +81,7 @@ class Array:
     """An array on the device, made on a stream."""
 
     def __init__(self, device, like, stream=None, bytes=None):
-        """As ``like``; or what it holds over and over, so many ``bytes``."""
+        """As ``like``; or its content over and over, up to ``bytes``."""
         self.device, self.like, self.stream = device, like, stream
         self.bytes = like.nbytes if bytes is None else bytes
         self.address = ctypes.c_uint64()

@@ -10,7 +10,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What is calculated in: float, or double for elements of double
+// The type of calculations: float, or double for elements of double
 
 template <class W> struct Work;
 
@@ -79,7 +79,7 @@ template <class W> __device__ __forceinline__ W of_ordered(typename Work<W>::Key
     return Work<W>::of_bits((typename Work<W>::Bits)(key < 0 ? key ^ Work<W>::MOST : key));
 }
 
-/// The least number at least `x` with so many bits of the mantissa less, of a positive one.
+/// The least number at least `x` with this number of bits of the mantissa less, of a positive one.
 template <class W> __device__ __forceinline__ W coarse(W x, u32 count) {
     typename Work<W>::Bits low = ((typename Work<W>::Bits)1 << count) - 1;
     return Work<W>::of_bits((Work<W>::bits(x) + low) & ~low);
@@ -120,7 +120,7 @@ __device__ __forceinline__ u32 f32_to_bf16(float value) {
     return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded;
 }
 
-/// A number of so many bytes, little-endian, at any address.
+/// A little-endian number of this number of bytes, at any address.
 template <class B> __device__ __forceinline__ B load(const u8 *at) {
     if ((u64)at % sizeof(B) == 0) {
         return *(const B *)at;
@@ -390,11 +390,11 @@ __device__ __forceinline__ typename S::W decoded(const u8 *record, u32 i, bool *
     return *is_good ? value : Work<W>::of_bits(Work<W>::QUIET_NAN);
 }
 
-/// What a rank adds to what it has received.
+/// The addend of a rank to what it has received.
 struct Hop {
     /// The record that was received; null: none.
     const u8 *received;
-    /// What the sum is divided by; 0: nothing.
+    /// The divisor of the sum; 0: none.
     u32 divisor;
 };
 

@@ -1,7 +1,7 @@
 // A stand-in for the driver of CUDA, for tests on machines without a device.
 //
 // Device memory is memory of this process that nobody may touch but this library: it is protected except while an
-// operation runs. Kernels are those of ../kernels/, compiled as C++. What is queued on a stream runs as late as it
+// operation runs. Kernels are those of ../kernels/, compiled as C++. The queue of a stream runs as late as it
 // may: when somebody waits for it, and then nothing of another stream runs that no event puts before it. A chosen
 // call fails with a chosen error; after an error that takes the device with it, all calls fail.
 
@@ -186,7 +186,7 @@ bool is_pinned(const void *at, u64 bytes) {
     return offset <= range->second && bytes <= range->second - offset;
 }
 
-/// Runs a stream until so many of its operations are over.
+/// Runs a stream until this number of its operations are over.
 Result run_until(Stream *stream, u64 position) {
     while (stream->done < position) {
         auto operation = std::move(stream->operations.front());
@@ -614,7 +614,7 @@ API Result cuGetErrorName(Result error, const char **name) {
 
 // Functions by which tests ask this library itself.
 
-/// The call with this number from now on fails with this error; 0: none does. What was lost is there again.
+/// The call with this number from now on fails with this error; 0: none does. A lost device is there again.
 API void standin_fail(u64 number, Result error) {
     LOCKED;
     fail_at = number == 0 ? 0 : calls + number;
@@ -629,7 +629,7 @@ API void standin_hold(u64 number) {
     released.notify_all();
 }
 
-/// Each call takes so many milliseconds from now on, while others go on.
+/// Each call takes this number of milliseconds from now on, while others go on.
 API void standin_slow(u64 milliseconds) {
     LOCKED;
     call_ms = milliseconds;
@@ -642,7 +642,7 @@ API bool standin_holds() {
     return hold_at != 0 && calls >= hold_at;
 }
 
-/// So many bytes a device has from now on.
+/// A device has this number of bytes from now on.
 API void standin_limit(u64 bytes) {
     LOCKED;
     device_limit = bytes;

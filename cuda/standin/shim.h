@@ -1,5 +1,5 @@
-// What a kernel finds on a device, for a kernel that is compiled as C++: the threads of a block are contexts that take
-// turns on one thread, from barrier to barrier, in an order that changes with every barrier.
+// The surroundings of a kernel on a device, for a kernel that is compiled as C++: the threads of a block are contexts
+// that take turns on one thread, from barrier to barrier, in an order that changes with every barrier.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ static inline unsigned long long __umul64hi(unsigned long long a, unsigned long 
     return (unsigned long long)(((unsigned __int128)a * b) >> 64);
 }
 
-// What rounds by itself: the compiler is told to fuse nothing.
+// Operations that round by themselves: the compiler is told to fuse nothing.
 
 template <class To, class From> static inline To shim_bits(From from) {
     static_assert(sizeof(To) == sizeof(From), "as many bits");
@@ -54,6 +54,6 @@ static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline double __ddiv_rn(double a, double b) { return a / b; }
 
 namespace shim {
-/// Runs one block of so many threads.
+/// Runs one block of this number of threads.
 void run_block(unsigned block, unsigned threads, void (*kernel)(void **), void **params);
 }

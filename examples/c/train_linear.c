@@ -105,7 +105,7 @@ static pcclResult_t step(pcclComm_t *comm, model_t *model, unsigned *random) {
 
     if ((result = pcclSyncSharedState(comm, &model->state, NULL, &info)) != pcclSuccess)
         return result;
-    /* Who has just come with the model computes nothing: the others have done so, and wait for nobody. */
+    /* A peer that has just come with the model computes nothing: the others have, and wait for nobody. */
     if (!info.came_ahead) {
         if ((result = compute(comm, model, random, gradient, &loss)) != pcclSuccess)
             return result;

@@ -91,14 +91,15 @@ pccl::Reduce average(pccl::Communicator &comm, Coefficients &gradient, double we
 void step(pccl::Communicator &comm, pccl::SharedState &state, Model &model, Points &points) {
     Coefficients first(4, 0.0F), second;
     double weight = NEXT_TO_NOTHING;
-    // Who has just come with the model has no part in the first half: the others have computed it, and wait for nobody.
+    // A peer that has just come with the model has no part in the first half: the others have computed it, and wait
+    // for nobody.
     if (!comm.sync(state).came_ahead) {
         // Newcomers fetch the model meanwhile. It has not changed since the sync, so it need not be hashed again.
         const pccl::Loan loan = comm.lend(state, true);
         first = points.gradient(model.weights);
         weight = 1;
     }
-    // Whoever waits and holds the model is let in before that changes: these syncs move nothing.
+    // A peer that waits and holds the model is let in before that changes: these syncs move nothing.
     while (comm.are_peers_pending()) {
         comm.update_topology();
         comm.sync(state);
@@ -129,7 +130,7 @@ Model train(const std::string &master, std::uint32_t peers) {
     comm.recover(pcclRemedyReconnect, peers, state);
     Points points(comm.world().rank + 1);
     Progress progress;
-    // What fails is made good, and the step is made again.
+    // Each failure is made good, and its step is made again.
     comm.run(2, state, [&] { return state.revision < STEPS; }, [&] {
         step(comm, state, model, points);
         progress.tell(state.revision, points.loss(), comm.world().group_size);

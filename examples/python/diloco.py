@@ -62,7 +62,7 @@ def synchronous(comm, outer, sampler):
         return local_change(outer.weights, sampler)
 
     def step(computed):
-        # Who has just come with the outer state has not moved yet, and has next to no weight.
+        # A peer that has just come with the outer state has not moved yet, and has next to no weight.
         nothing = numpy.zeros(digits.SIZE, numpy.float32), 0.0
         (change, loss), weight = (nothing, sys.float_info.min) if computed is None else (computed, 1)
         comm.weighted_average(change, weight)
@@ -129,7 +129,7 @@ def asynchronous(comm, outer, sampler):
                 else:
                     comm.update_topology()
         except pccl.PCCLError as error:
-            # What was on its way is lost for all; those who are left begin again with the state, as newcomers do.
+            # The reduction in flight is lost for all; those who are left begin again with the state, as newcomers do.
             flight, joined = None, True
             comm.recover(error)
     if flight:

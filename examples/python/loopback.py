@@ -30,7 +30,7 @@ class Watched:
     def __init__(self, name, command):
         self.name, self.lines = name, queue.Queue()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        # Whoever says much has to be heard, or it would wait.
+        # The output of a child has to be read, or it would wait.
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self):

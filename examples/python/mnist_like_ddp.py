@@ -29,7 +29,7 @@ def peer(address):
         return digits.gradient(weights, *sampler.batch())
 
     def step(computed):
-        # Who has just come with the weights has no gradient yet, and next to no weight.
+        # A peer that has just come with the weights has no gradient yet, and next to no weight.
         nothing = numpy.zeros(digits.SIZE, numpy.float32), 0.0
         (gradient, loss), weight = (nothing, sys.float_info.min) if computed is None else (computed, 1)
         comm.weighted_average(gradient, weight)

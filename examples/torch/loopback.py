@@ -56,7 +56,7 @@ class Lighthouse:
     """torchft's, in a process of its own, because it talks."""
 
     def __init__(self, heartbeat_ms=1000):
-        # Who is alive and does not ask is waited for; who is silent for as long as that is dropped.
+        # The others wait for a live peer that does not ask; a peer that is silent for this long is dropped.
         program = ("import sys; from torchft.coordination import LighthouseServer; server = LighthouseServer("
                    f"bind='127.0.0.1:0', min_replicas=2, join_timeout_ms=10000, heartbeat_timeout_ms={heartbeat_ms}); "
                    "print('at', server.address(), flush=True); sys.stdin.read()")

@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--least", type=int, default=2, help="replicas that a step needs")
     parser.add_argument("--late", type=int, default=2, help="the same for the first step and the last third")
     parser.add_argument("--store", default="127.0.0.1:29500", help="of fixed ranks")
-    parser.add_argument("--mib", type=int, help="measure: weights of so many MiB in the place of the model")
+    parser.add_argument("--mib", type=int, help="measure: weights of this many MiB in the place of the model")
     parser.add_argument("--host", default="127.0.0.1", help="the address of this machine, for torchft")
     parser.add_argument("--wait", action="store_true", help="join after a line on the standard input")
     parser.add_argument("--troubles", action="store_true", help="report what fails, too")

@@ -52,7 +52,7 @@ def diloco(args, model, optimizer, loss_of, report):
 
     with pccl.torch.elastic(args.master, LIMIT, name=args.name) as run:
         def step(moved):
-            # Who has just come has computed nothing, and counts next to nothing.
+            # A peer that has just come has computed nothing, and counts next to nothing.
             weight = 1.0 if moved is not None else 1e-30
             moved = moved or [torch.zeros_like(parameter) for parameter in model.parameters()]
             # In one piece: a change of the gradients in place would be averaged twice if the step is made again.

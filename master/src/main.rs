@@ -45,13 +45,13 @@ struct Arguments {
     #[arg(long, alias = "listen-address", value_name = "HOST:PORT")]
     listen: Option<String>,
 
-    /// File with the run key: 64 hexadecimal digits. Who does not have the same key is turned away, and everything that
+    /// File with the run key: 64 hexadecimal digits. A peer without the same key is turned away, and everything that
     /// travels is encrypted. A second line has a key that is accepted as well, see `rotate-key`. Without this, the
     /// environment variable PCCL_RUN_KEY counts.
     #[arg(long, value_name = "PATH")]
     key_file: Option<PathBuf>,
 
-    /// With a run key: the name of the run, which tells runs with the same key apart. Who comes with another name is
+    /// With a run key: the name of the run, which tells runs with the same key apart. A peer with another name is
     /// turned away, also if somebody on the way has led it here. Without this, the environment variable PCCL_RUN_NAME
     /// counts.
     #[arg(long, value_name = "NAME", conflicts_with = "status")]
@@ -62,8 +62,8 @@ struct Arguments {
     #[arg(long, value_name = "MODE", default_value_t)]
     wire: WireMode,
 
-    /// With a run key: only peers with this name give shared state to others. Several times for several names. Who has
-    /// such a name keeps it for as long as it is there.
+    /// With a run key: only peers with this name give shared state to others. Several times for several names. A peer
+    /// that has such a name keeps it for as long as it is there.
     #[arg(long, value_name = "NAME")]
     trusted_seeder: Vec<String>,
 
@@ -131,7 +131,7 @@ struct Arguments {
     journal: Option<PathBuf>,
 
     /// Let other masters stand by for this one, see --standby-of. Everything that peers hear waits for one round trip
-    /// to each of them. Whoever has the run key may stand by.
+    /// to each of them. A process with the run key may stand by.
     #[arg(long)]
     accept_standbys: bool,
 
@@ -185,7 +185,7 @@ struct Arguments {
     reason: Option<String>,
 }
 
-/// What to do instead of leading a run.
+/// Another task than leading a run.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Print the state of the run of a master: who is in, who waits for whom, since when.

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "latency")]
     costs: bool,
 
-    /// What makes a ring good. Default: balanced, or sum for costs.
+    /// The measure of a good ring. Default: balanced, or sum for costs.
     #[arg(long, value_enum)]
     objective: Option<Wanted>,
 

@@ -423,7 +423,7 @@ fn with_few_descriptors_the_status_is_answered_and_newcomers_read_why_there_is_n
             None => peers.push(client),
             Some(reason) => break reason,
         }
-        assert!(peers.len() < 64, "there are not so many descriptors");
+        assert!(peers.len() < 64, "there are too few descriptors");
     };
     assert_eq!(refusal.code, KickCode::Full);
     assert!(refusal.to_string().contains("ulimit -n"), "{refusal}");

@@ -107,7 +107,7 @@ fn nobody_takes_a_place_that_is_not_its_own() {
     assert_eq!(
         refused(&comes_back(&registered, before + 1000)).code,
         KickCode::Silent,
-        "so many were not sent"
+        "this many were not sent"
     );
     // None of this has touched the one whose place it is.
     client.check_alive(1);
@@ -190,6 +190,6 @@ fn whoever_is_refused_is_asked_for_its_word_first() {
     other.send(&comes_back(&registered, before + 1000));
     let Copies { term, number, .. } = list_of(&mut other, 0);
     other.send(&C2m::CopiesKnown(CopiesKnown { term, number }));
-    assert_eq!(other.wait_for_kick().code, KickCode::Silent, "so many were not sent");
+    assert_eq!(other.wait_for_kick().code, KickCode::Silent, "this many were not sent");
     client.check_alive(1);
 }

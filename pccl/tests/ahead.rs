@@ -1,5 +1,5 @@
 //! Peers that fetch the shared state before they are let in, from those who train on: what is moved when, and what goes
-//! wrong. Peers are threads of this process; a lender may stand behind a proxy that
+//! wrong. Peers are threads of this process; a serving peer may stand behind a proxy that
 //! lies for it. Those who are in lend until the master says that somebody waits: so no test depends on how long
 //! anything takes.
 
@@ -183,7 +183,7 @@ fn behind(address: &str, liar: &Liar) -> Communicator {
     builder.build().expect("valid settings")
 }
 
-/// Two lenders, one of whom stands behind a proxy that lies.
+/// Two serving peers, one of whom stands behind a proxy that lies.
 fn with_a_liar(lie: Lie) {
     let door = &Barrier::new(3);
     let (_master, address) = master();
@@ -205,7 +205,7 @@ fn with_a_liar(lie: Lie) {
 }
 
 #[test]
-fn a_lender_that_lies_or_breaks_off_costs_nothing_but_its_pieces() {
+fn a_serving_peer_that_lies_or_breaks_off_costs_nothing_but_its_pieces() {
     for lie in
         [Lie::WrongBytes, Lie::WrongDigests, Lie::EndlessList, Lie::Nonsense, Lie::Hangup, Lie::Silence]
     {
@@ -214,7 +214,7 @@ fn a_lender_that_lies_or_breaks_off_costs_nothing_but_its_pieces() {
 }
 
 #[test]
-fn a_lender_that_leaves_ends_its_loan_and_the_others_go_on() {
+fn a_serving_peer_that_leaves_ends_its_loan_and_the_others_go_on() {
     let door = &Barrier::new(4);
     let (_master, address) = master();
     let (old, [new]): ([_; 3], _) = (peers(&address), peers(&address));
@@ -260,7 +260,8 @@ fn a_mixture_of_two_states_is_not_committed() {
             let leave = || {
                 door.wait();
                 // The newcomer has told of its failure: nothing is on its way any more.
-                let in_vain = |wait: &StatusWait| wait.text.as_str().contains("in vain from 1 of 1 lenders");
+                let in_vain =
+                    |wait: &StatusWait| wait.text.as_str().contains("in vain from 1 of 1 serving peers");
                 while !comm.status().expect("the master is there").waits.iter().any(in_vain) {
                     thread::sleep(Duration::from_millis(2));
                 }

@@ -5,7 +5,7 @@
     python python/benches/compare_torch.py --interleave 20 --columns torchft torchft-gloo       # steps only
     sudo python python/benches/compare_torch.py --places lab --wanlab WANLAB --faults kill stop leave cut
 
-Three processes average gradients of so many MiB in each step (``examples/torch/ways.py``); nothing else is computed.
+Three processes average gradients of some MiB in each step (``examples/torch/ways.py``); nothing else is computed.
 Then comes a fault, and, when the others have gone on, a replacement. The columns take turns, one run of each after the
 other, so that all see the same machine. Times are those of one survivor, from report to report.
 

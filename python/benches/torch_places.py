@@ -82,7 +82,7 @@ class Lab:
             raise OSError(ctypes.get_errno(), f"cannot move to host {index}: {done}")
 
     def __getstate__(self):
-        # What a process on one of the hosts needs.
+        # The needs of a process on one of the hosts.
         return {"_prefix": self._prefix}
 
     def port(self, index):

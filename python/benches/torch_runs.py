@@ -19,7 +19,7 @@ COLUMNS = {
     "torchft": ("torchft", 10, (10_000, 1000)),
     "torchft-gloo": ("torchft-gloo", 10, (10_000, 1000)),
     "torchft-none": ("torchft-none", 10, (10_000, 1000)),
-    # What torchft does if it is told nothing.
+    # The default of torchft.
     "torchft-gloo-default": ("torchft-gloo", 60, (60_000, 5000)),
     "fixed-pccl": ("fixed-pccl", 60, None),
     "fixed-gloo": ("fixed-gloo", 60, None),
@@ -66,7 +66,7 @@ class Run:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError(what)
-                # Who ends without a word is seen as well.
+                # A process that ends without a word is seen as well.
                 self._changed.wait(min(left, 0.5))
         return found
 
@@ -211,7 +211,7 @@ def interleaved(place, columns, mib, slice_s, turns, patience_s):
     at a time, for ``slice_s`` seconds in turn: so all see the same machine within seconds. By column, for each turn the
     median in milliseconds."""
     with contextlib.ExitStack() as stack:
-        # Who is stopped is not to be dropped.
+        # A stopped process is not to be dropped.
         runs = {column: stack.enter_context(Run(place, column, mib, patience_s, (60_000, 60_000)))
                 for column in columns}
         for run in runs.values():

@@ -146,7 +146,7 @@ class Collectives:
             return [Segment(it.first, it.count, it.contributors, it.rank) for it in known]
 
         try:
-            # What Ctrl-C leaves behind uses the buffers until it is over.
+            # A call that Ctrl-C leaves behind uses the buffers until it is over.
             blocking("Communicator.all_reduce_in_segments", "pcclAllReduceInSegments", given.pointer, taken.pointer,
                      byref(descriptor), self._handle, step, None, segments, len(segments), byref(done),
                      on_interrupt=lambda: self._end(name), limit_ms=limit, place=place,
@@ -184,7 +184,7 @@ class Collectives:
         array, clip = (structs.ReduceOpDescriptor * len(parts))(*parts), structs.Clip()
         norms = (structs.PeerNorm * len(self.ring()))()
         try:
-            # What Ctrl-C leaves behind uses the buffers until it is over.
+            # A call that Ctrl-C leaves behind uses the buffers until it is over.
             blocking("Communicator.clip_to_median", "pcclClipToMedian", array, len(parts), number, self._handle,
                      byref(clip), norms, len(norms), on_interrupt=lambda: self._end(name), limit_ms=limit,
                      place=place, keep=(self, buffers, array, clip, norms))

@@ -283,7 +283,7 @@ class Communicator(Training, Collectives, Sharing):
             handle.wait()
         return True
 
-    # ---- What is known
+    # ---- Known facts
 
     def get_attribute(self, attribute: Union[Attribute, str]) -> int:
         """A size, as of the last call that agreed with others."""

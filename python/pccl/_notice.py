@@ -24,7 +24,7 @@ class Notice:
     handlers are installed and put back by the main thread only, which also runs them: between two of its instructions,
     and while it waits in a call of this package.
 
-    ``command`` is a line for the shell, and is run again ``every`` so many seconds after it has ended. A run of more
+    ``command`` is a line for the shell, and is run again ``every`` number of seconds after it has ended. A run of more
     than 10 s is killed, with all that it has started.
     """
 

@@ -97,7 +97,7 @@ class SharedState:
         self.revision = revision
         #: Set the numbers to what they were at the end of the last sync.
         self._numbers: List[Callable[[], None]] = []
-        # What cannot be part of a state is found out now.
+        # A value that cannot be part of a state is found out now.
         self._capture()
 
     @classmethod

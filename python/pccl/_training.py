@@ -126,7 +126,7 @@ class Training:
                     self._lent_turn(loop, loop.compute)
                 failures = 0
             except PCCLError as failed:
-                # What is in flight would be put back over this, when it is given up.
+                # An operation in flight would be put back over this, when it is given up.
                 self._give_up()
                 loop.rollback.undo()
                 if failed.remedy in (Remedy.GIVE_UP, Remedy.FORM_GROUP, Remedy.NONE):
@@ -141,7 +141,7 @@ class Training:
                     time.sleep(min(0.1 * 2 ** min(failures - 2, 10), _LONGEST_PAUSE_S))
 
     def close_on(self, notice: Notice, within: float) -> None:
-        """Sees to it that this peer has left ``within`` so many seconds after the notice was given: what is in flight
+        """Sees to it that this peer has left ``within`` some seconds after the notice was given: what is in flight
         then is cut off, as by ``close``. It is the net under a loop that asks ``notice.is_given()`` between its steps
         and calls ``close_within``, and that may be blocked for longer. A peer that has left before is left alone; so is
         one whose notice was closed."""
@@ -178,8 +178,8 @@ class Training:
                 with self.lend(loop.state, unchanged=True):
                     work = compute()
                 computed = True
-            # Before the state changes, so that a newcomer holds it. Each sync is followed by this question, also that of
-            # a newcomer, so that all make the same calls.
+            # Before the state changes, so that a newcomer holds it. Each sync is followed by this question, also that
+            # of a newcomer, so that all make the same calls.
             if not self.are_peers_pending():
                 loop.make(lambda: loop.step(work), lambda: loop.step(compute() if computed else None))
                 return

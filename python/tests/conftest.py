@@ -46,7 +46,7 @@ class Peer:
                                          *map(str, arguments)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, "PYTHONUNBUFFERED": "1"})
-        # Whoever waits for a line of it then reads the end of the stream.
+        # A thread that waits for a line of it then reads the end of the stream.
         self.watchdog = threading.Timer(PATIENCE_S, self.process.kill)
         self.watchdog.daemon = True
         self.watchdog.start()

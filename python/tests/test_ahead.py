@@ -26,7 +26,7 @@ logging.getLogger("pccl").setLevel(logging.INFO)
 #: Two peers that train and lend, and a third one that comes while they do. Loops as users write them.
 BY_HAND = """
 weights = numpy.zeros(700_000, numpy.float32) if index == 2 else numpy.full(700_000, 0.5, numpy.float32)
-# What is not contiguous is lent and fetched as a copy.
+# A tensor that is not contiguous is lent and fetched as a copy.
 turned = numpy.full((30, 20), 0.0 if index == 2 else 2.0).T
 step = Box(0 if index == 2 else 41)
 state = SharedState.of(weights=weights, turned=turned, step=step, revision=0 if index == 2 else 5)
@@ -55,7 +55,7 @@ else:
     assert info == SharedStateSyncInfo(0, 0), info
 comm.weighted_average(change, weight)
 assert (change == 1.5).all()
-# What is changed is hashed, and what is said to be unchanged is not.
+# Changed state is hashed, and state that is said to be unchanged is not.
 step.value += 1
 state.push_revision()
 info = comm.sync_shared_state(state, unchanged={"weights": 5, "turned": 5})

@@ -79,7 +79,7 @@ def test_everything_travels(fleet):
             "foreign": numpy.arange(3, dtype=">i4"), "turned": numpy.arange(12.0).reshape(3, 4).T, "part": numpy.arange(20.0)[::3],
             "half": numpy.ones(3, numpy.float16), "record": numpy.array([(1, 2.0)], [("a", "i1"), ("b", "f4")]), "none": numpy.zeros(0),
         }
-        # What is not contiguous here may be so on the other peer.
+        # A tensor that is not contiguous here may be so on the other peer.
         mine = wanted if first else {name: numpy.zeros(a.shape, a.dtype) for name, a in wanted.items()}
         numbers = {"step": 3, "rate": 0.1, "done": True, "many": [1, 2], "pair": (5, 6.5), "numpy": numpy.int32(9)} if first else {
             "step": 0, "rate": 1, "done": False, "many": [0, 0], "pair": (0, 0), "numpy": numpy.int32(0)}

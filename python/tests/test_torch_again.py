@@ -153,7 +153,7 @@ def test_gradients_that_are_dropped_in_some_steps_and_set_to_zero_in_others(by_h
     tried(trained, net, lambda: None)
     for turn in range(3):
         if turn or by_hand:
-            # What nobody announces has to be seen once.
+            # A loss that nobody announces has to be seen once.
             tried(trained, net, in_place)
         tried(trained, net, optimizer.zero_grad)
         there = [parameter.grad for parameter in net.parameters()]

@@ -341,7 +341,7 @@ def test_every_program_of_the_document_is_run():
     """The first four by the tests of loops."""
     rest = blocks()[4:]
     assert len(rest) == len(PARTS) and all(sum(mark in part for mark in PARTS) == 1 for part in rest)
-    # What does not run by itself says what it needs.
+    # A part that does not run by itself says what it needs.
     assert all(part.startswith("# ") for part in blocks()[1:])
 
 
@@ -494,7 +494,8 @@ def test_lines_go_to_the_logging_of_python(master, start):
 
 @pytest.mark.skipif("PCCL_LOG_LEVEL" in os.environ or "RUST_LOG" in os.environ, reason="the log goes to standard error")
 def test_a_handler_that_stands_still_stops_nothing(master, start):
-    # Neither the reduces nor the lines of this package, nor the end of Python, which waits for the lock of each handler.
+    # Neither the reduces nor the lines of this package, nor the end of Python, which waits for the lock of each
+    # handler.
     program = """
         import logging, threading
         from pccl._log import warn

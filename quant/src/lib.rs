@@ -8,7 +8,7 @@
 //!
 //! **Limits.** No buffers, no threads, no knowledge of rings.
 //!
-//! # What a fold computes
+//! # The result of a fold
 //!
 //! `own = own OP received`, element by element, little-endian, in this operand order. Each rule holds on every
 //! [`Level`] of processor features to the last bit; the crate `pccl-quant-reference`, which tests use, states them a

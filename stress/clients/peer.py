@@ -366,7 +366,7 @@ class Peer:
             raise Alone
         if not error.retryable:
             raise self.lost(error)
-        # Who it is for may be gone; both fail alike, and neither makes it again.
+        # Its receiver may be gone; both fail alike, and neither makes it again.
         task.given_up = task.job.is_between_two
 
     def completed(self, word, task, world, way, hash, before):

@@ -1,4 +1,4 @@
-/* What a peer tells its supervisor, one line for each event, and what it knows of itself. */
+/* Reports of a peer to its supervisor, one line for each event, and what it knows of itself. */
 #ifndef REPORT_H
 #define REPORT_H
 
@@ -117,7 +117,7 @@ static void report_failed(const char *call, bool intact) {
     report(line);
 }
 
-/* What to do about a failure that is neither to be retried nor to be waited out. */
+/* The reaction to a failure that is neither to be retried nor to be waited out. */
 static next_t lost(void) {
     char line[4096];
     if (pcclGetLastRemedy() != pcclRemedyReconnect)

@@ -7,7 +7,7 @@
 #define TENSORS_MAX 3
 /* Elements of a MiB. */
 #define MIB ((1 << 20) / sizeof(uint64_t))
-/* One peer of so many lends a copy, which stands until the state has changed. */
+/* One peer of this number lends a copy, which stands until the state has changed. */
 #define COPIES 3
 
 static float *weights;

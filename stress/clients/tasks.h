@@ -6,7 +6,7 @@
 
 typedef struct {
     job_t job;
-    /* What is sent, and where results go, which is the same in place; with their numbers of elements. */
+    /* Buffers to send, and for results, which are the same in place; with their numbers of elements. */
     void *data[PARTS_MAX], *results[PARTS_MAX];
     size_t sent[PARTS_MAX], received[PARTS_MAX];
     uint64_t input_hash, empty_hash, result_hash;
@@ -42,7 +42,7 @@ static bool is_out_of_place(const task_t *task) {
 
 /* Whether what is sent, or worked on in place, is as it was before; and of a reduce-scatter the result, too. */
 static bool is_intact(const task_t *task) {
-    /* What was to be received is undefined. */
+    /* The receive buffer is undefined. */
     if (task->job.collective == RECV)
         return true;
     const bool keeps_results =
@@ -169,7 +169,7 @@ static next_t conclude(task_t *task, const ring_t *before, pcclResult_t result, 
         report_completed("unresolved", task->job.tag, before->count, "-", output_hash(task), before);
     switch (pcclGetLastRemedy()) {
     case pcclRemedyRetry:
-        /* Who it is for may be gone; both fail alike, and neither makes it again. */
+        /* Its receiver may be gone; both fail alike, and neither makes it again. */
         task->done = is_between_two(&task->job);
         return GO_ON;
     case pcclRemedyWaitForPeers: return ALONE;

@@ -1,5 +1,5 @@
-/* What peers compute, as stress/src/workload.rs has it: pure functions of the seed. Bits count, so nothing here may be
- * contracted or reordered by the compiler. */
+/* The workload of peers, as stress/src/workload.rs has it: pure functions of the seed. Bits count, so nothing here may
+ * be contracted or reordered by the compiler. */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
 
@@ -14,7 +14,7 @@
 /* Tags of the collectives beside all-reduces, of which each step has every other one. */
 #define OTHER_TAG 11
 #define OTHERS 8
-/* What goes to the next rank, and comes from the previous one, in reports. The calls have the first of them. */
+/* The data to the next rank, and from the previous one, in reports. The calls have the first of them. */
 #define SEND_TAG 19
 #define RECV_TAG 20
 #define PAIRS 2
@@ -39,7 +39,7 @@ typedef enum {
 typedef struct {
     uint64_t tag;
     collective_t collective;
-    /* Whose turn it is to be root, and to have which count. */
+    /* The rank whose turn it is to be root, and the count that each has. */
     uint64_t turn;
     bool in_place;
     pcclSchedule_t schedule;
@@ -253,7 +253,7 @@ static inline void other_jobs(const workload_t *workload, uint64_t step, job_t j
     }
 }
 
-/* What goes around the ring of the beginning of a step, each between two. */
+/* The data around the ring of the beginning of a step, each between two. */
 static inline void pair_jobs(const workload_t *workload, uint64_t step, job_t jobs[PAIRS]) {
     static const kind_t kinds[5] = {KIND_F32, KIND_U8, KIND_F16, KIND_F64, KIND_I64};
     const uint64_t parts[3] = {workload->seed, 9, step};

@@ -7,13 +7,13 @@ from pccl import QuantizationAlgorithm, ReduceOp, Schedule
 numpy.seterr(over="ignore")
 MANY_TAG = 100
 OTHER_TAG = 11
-# What goes to the next rank, and comes from the previous one, in reports. The calls have the first of them.
+# The data to the next rank, and from the previous one, in reports. The calls have the first of them.
 SEND_TAG, RECV_TAG = 19, 20
 # Elements of a MiB.
 MIB = (1 << 20) // 8
 # Elements that are worked on at once.
 BLOCK = 1 << 14
-# One peer of so many lends a copy, which stands until the state has changed.
+# One peer of this number lends a copy, which stands until the state has changed.
 COPIES = 3
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -101,7 +101,7 @@ class Job:
     def __init__(self, step, tag, in_place, parts, collective="all_reduce"):
         """A part is (type, reduction, count, algorithm)."""
         self.tag, self.in_place, self.parts, self.collective = tag, in_place, parts, collective
-        # Whose turn it is to be root, and to have which count.
+        # The rank whose turn it is to be root, and the count that each has.
         self.turn = step + tag
         self.split = collective.startswith(("all_gather", "reduce_scatter"))
         self.depends_on_ring = self.split or collective in ("broadcast", "reduce")

@@ -21,7 +21,7 @@ pub(crate) enum Language {
 }
 
 /// Directory with `libpccl.so`, `libpccl.a` and `pccl-master`, built with what the tests themselves were built with:
-/// all that goes into them is there already. What cargo says meanwhile is shown, although a test is under way.
+/// all that goes into them is there already. The output of cargo is shown meanwhile, although a test is under way.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

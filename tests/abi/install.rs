@@ -1,4 +1,4 @@
-//! What `install.sh` installs, as other projects find and use it.
+//! The files that `install.sh` installs, as other projects find and use it.
 
 use crate::{
     build::{Language, compiler, library, root},
@@ -57,7 +57,7 @@ fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// What a command that ends well prints.
+/// The output of a command that ends well.
 fn text(command: &mut Command) -> String {
     let output = run(command);
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -95,7 +95,7 @@ fn the_library_has_its_version_in_its_names_and_nothing_for_debuggers() {
     let master = installed().join("bin/pccl-master");
     assert_eq!(fs::metadata(&master).expect("a file").permissions().mode() & 0o777, 0o755);
     assert!(text(Command::new(master).arg("--version")).contains(version));
-    // Whoever copies the headers only: they do not need each other's place.
+    // For a user that copies the headers only: they do not need each other's place.
     for header in fs::read_dir(root().join("include")).expect("headers") {
         let name = header.expect("a header").file_name();
         assert!(installed().join("include").join(&name).exists(), "{name:?}");

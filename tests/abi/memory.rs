@@ -1,4 +1,4 @@
-//! What many lives of a communicator leave behind, and what valgrind says about one.
+//! Leftovers of many lives of a communicator, and valgrind's word about one.
 
 use crate::{
     build::Language,

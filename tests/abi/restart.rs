@@ -65,7 +65,7 @@ impl Running {
         self.said.recv_timeout(PATIENCE).expect("it says something")
     }
 
-    /// What it has found, before which it says how it goes.
+    /// Its findings, before which it says how it goes.
     fn result(&self) -> String {
         loop {
             let line = self.line();

@@ -1,4 +1,4 @@
-//! What the shared library exports, read from the file itself.
+//! The exports of the shared library, read from the file itself.
 
 use crate::build::{library, root};
 use std::{collections::BTreeSet, fs};

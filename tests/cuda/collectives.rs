@@ -8,7 +8,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// What stands for the sum of `count` elements that lie there on a device, and is not there yet.
+/// The placeholder for the sum of `count` elements that lie there on a device, and is not there yet.
 fn summed(comm: &Communicator, (address, stream): (u64, u64), count: usize) -> Staged {
     // SAFETY: the memory stays, and only this peer uses it.
     let memory = unsafe { DeviceMemory::from_raw(address, 4 * count, stream) }.expect("device memory");

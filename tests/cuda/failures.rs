@@ -35,7 +35,7 @@ fn fetch(standin: &Standin, fail_at: u64) -> (bool, bool, Vec<u8>, u64) {
         };
         state.memory("weights", tensor, false)?;
         let result = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular);
-        // Whoever cannot vote leaves, and nobody waits for it.
+        // A peer that cannot vote leaves, and nobody waits for it.
         if matches!(result, Err(Error::System(_))) {
             comm.close();
         }
@@ -92,7 +92,7 @@ fn reduce(
                 .and_then(|memory| Tensor::on_device(memory, DataType::Float32, ReduceOp::Sum))
                 .and_then(|tensor| comm.call(Call::all_reduce(vec![tensor]).quantised(quantisation), ()))
         };
-        // Whoever cannot vote leaves, and nobody waits for it.
+        // A peer that cannot vote leaves, and nobody waits for it.
         if matches!(result, Err(Error::System(_))) {
             comm.close();
         }

@@ -1,4 +1,4 @@
-//! What calls leave behind of what the driver has handed out.
+//! Leftovers of calls among what the driver has handed out.
 
 use crate::{
     device,
@@ -11,7 +11,7 @@ use pccl::{
 use pccl_testkit::standin::{Count, Standin};
 use std::{fs, process::Command};
 
-/// What the driver has handed out, and what is under way.
+/// Resources that the driver has handed out, and work under way.
 #[derive(Debug)]
 struct Held {
     device_bytes: u64,

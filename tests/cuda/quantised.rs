@@ -18,7 +18,7 @@ use std::sync::Mutex;
 
 const TAG: u64 = 5;
 
-/// What one peer gives, where that is on the device, and where its result goes.
+/// The tensor that one peer gives, its place on the device, and the place of its result.
 struct Place {
     given: Vec<u8>,
     send: u64,

@@ -15,7 +15,7 @@ use std::{
 
 const BYTES: usize = 16 << 20;
 
-/// What counts as a standstill of an edge.
+/// The time that counts as a standstill of an edge.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
 fn impatient() -> MasterConfig {

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 const MEBIBYTE: usize = 1 << 20;
 
 /// Three peers, of which the first and the last have their tensor on the device; the last one has `theirs`, at an older
-/// revision. What each reports, and what each has then.
+/// revision. The report of each, and its content then.
 fn mixed(standin: &Standin, ours: &[u8], theirs: &[u8]) -> Vec<(Result<SyncInfo, Error>, Vec<u8>)> {
     let fill = Mutex::new(());
     peers(3, |number, comm| {

@@ -1,4 +1,4 @@
-//! Who is counted, who is blamed, who has to wait for whom.
+//! Counting of members, blame, and waits for others.
 
 use crate::{
     fleet::{Fleet, config},

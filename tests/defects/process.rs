@@ -1,4 +1,4 @@
-//! What the library does to the process that it lives in.
+//! Effects of the library on the process that it lives in.
 
 use crate::{
     fleet::{Fleet, config, sync_command},
@@ -62,7 +62,7 @@ fn bug_26_syncs_that_move_something_leak_no_descriptor() {
     for revision in 1..=SYNCS {
         sync(&mut fleet, revision);
     }
-    // What served the last request goes a little later, or with the next one.
+    // The thread that served the last request goes a little later, or with the next one.
     let deadline = Instant::now() + WATCHDOG;
     while counts(&fleet).iter().zip(before).any(|(&now, before)| now > before + 2) {
         assert!(Instant::now() < deadline, "{before:?} descriptors became {:?}", counts(&fleet));

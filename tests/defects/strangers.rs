@@ -62,8 +62,8 @@ fn gap_02_silent_connections_hold_up_nobody() {
 }
 
 /// The original believes any identity that a connection claims, of any run. Here run and destination are checked, and a
-/// connection that no ring asks for carries nothing. (Whoever has spied out a run can still disturb it: connections are
-/// not authenticated.)
+/// connection that no ring asks for carries nothing. (An attacker that has spied out a run can still disturb it:
+/// connections are not authenticated.)
 #[test]
 fn gap_12_connections_of_other_runs_and_for_others_are_refused() {
     let mut fleet = Fleet::new(3);

@@ -12,7 +12,7 @@ const OWN: &[(&str, &str)] = &[
     ("tests/defects/state.rs", include_str!("state.rs")),
     ("tests/defects/strangers.rs", include_str!("strangers.rs")),
 ];
-/// What a row without a test says instead.
+/// The text of a row without a test.
 const REASONS: &[&str] = &["not yet: ", "by nature: "];
 
 /// One row: its number, as `BUG-3`, and the last of its cells.
@@ -41,7 +41,7 @@ fn rows(table: &str) -> Result<Vec<Row<'_>>, String> {
         .collect()
 }
 
-/// What is wrong with the table. `read` gives the text of a file of the repository.
+/// Problems of the table. `read` gives the text of a file of the repository.
 fn problems(table: &str, own: &[(&str, &str)], read: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let rows = match rows(table) {
         Ok(rows) => rows,

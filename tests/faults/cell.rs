@@ -8,7 +8,7 @@ use crate::{
 use pccl_tests::spec::{Spec, StateSpec};
 use std::time::{Duration, Instant};
 
-/// What goes wrong.
+/// The fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// SIGKILL.
@@ -19,11 +19,11 @@ pub(crate) enum Fault {
     ShortStop,
     /// The connections between two peers are reset.
     Reset,
-    /// What one peer sends to another does not arrive.
+    /// The bytes from one peer to another do not arrive.
     OneWayCut,
     /// Nothing passes between two peers.
     FullCut,
-    /// What one peer sends to another is acknowledged on the way, and does not arrive.
+    /// The bytes from one peer to another are acknowledged on the way, and do not arrive.
     Swallow,
     /// Nothing passes between a peer and anybody, until it has been dropped; then it comes back.
     Vanish,
@@ -119,7 +119,7 @@ impl Fault {
     }
 }
 
-/// What a cell came to.
+/// The end of a cell.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outcome {
     /// Longest time in which the others completed an operation after the fault.
@@ -294,8 +294,8 @@ fn come_back(arena: &mut Arena, mut ghost: Peer, phase: Phase, scene: &Scene) {
         assert!(matches!(phase, Phase::Transfer | Phase::Completing | Phase::PairwiseResult), "{answer:?}");
         answer = ghost.ask("pending");
     }
-    // Who has voted to complete does not know what became of it, and holds the result. In the second half of the data
-    // that depends on how much of it had come before the fault.
+    // A peer that has voted to complete does not know what became of it, and holds the result. In the second half of
+    // the data that depends on how much of it had come before the fault.
     let may_have_voted = (matches!(phase, Phase::Gather | Phase::Completing) || phase.uses_mesh()) && !over;
     match answer.kind() {
         "OutcomeUnknown" if may_have_voted => arena.fleet.check_each(&[scene.spec], &answer),

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 fn check_loss(phase: Phase, answer: &Answer) {
     if answer.ok {
-        // Whoever had its answer before the master died has it.
+        // A peer that had its answer before the master died has it.
         let nobody_has = matches!(phase, Phase::Joining | Phase::Voting | Phase::ReduceScatter | Phase::Idle);
         assert!(!nobody_has && !phase.uses_mesh(), "{answer:?}");
         return;
@@ -74,7 +74,7 @@ fn the_master_dies_at_every_phase() {
             check_loss(phase, &answer);
         }
         assert!(killed.elapsed() < times.bound() * 3, "{phase:?}: {:?}", killed.elapsed());
-        // Whoever was through before notices now.
+        // A peer that was through before notices now.
         arena.fleet.send("pending");
         for answer in arena.fleet.answers() {
             assert!(!answer.ok && answer.field("remedy") == "Reconnect", "{phase:?}: {answer:?}");

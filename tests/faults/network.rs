@@ -81,7 +81,7 @@ impl Network {
         self.proxies().reset(a, b);
     }
 
-    /// What `from` sends to `to` is acknowledged, and does not arrive.
+    /// The bytes from `from` to `to` are acknowledged, and do not arrive.
     pub(crate) fn swallow(&mut self, from: Node, to: Node) {
         self.proxies().swallow(from, to);
     }
@@ -109,7 +109,7 @@ impl Network {
         }
     }
 
-    /// Who has a connection to the shared-state listener of `listener`.
+    /// The nodes with a connection to the shared-state listener of `listener`.
     pub(crate) fn fetchers(&self, listener: Node) -> Vec<Node> {
         match self {
             Self::Proxies(proxies) => proxies.fetchers(listener),

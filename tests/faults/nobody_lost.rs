@@ -1,5 +1,5 @@
-//! What must not cost anybody a place in the run: an overloaded machine, a master that stands still. And what costs the
-//! place of the one who stands in the way only.
+//! Faults that must not cost anybody a place in the run: an overloaded machine, a master that stands still. And faults
+//! that cost the place of the one who stands in the way only.
 
 use crate::{
     arena::{Arena, Times, full},

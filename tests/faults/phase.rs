@@ -3,7 +3,7 @@
 use crate::{arena::Arena, fleet::sync_command, network::Node};
 use pccl_tests::spec::{Spec, StateSpec};
 
-/// What the run is doing when the fault strikes.
+/// The call that the run is in when the fault strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// A newcomer has registered and waits.
@@ -115,18 +115,18 @@ impl Phase {
     }
 }
 
-/// Who does what in a phase that has begun.
+/// The tasks of the peers in a phase that has begun.
 #[derive(Debug)]
 pub(crate) struct Scene {
     /// The peer that stands still.
     pub(crate) victim: Node,
     /// The peer at the other end of the edge that a network fault concerns: what flows from the victim to it.
     pub(crate) next: Node,
-    /// What the peers reduce, in a phase of an all-reduce.
+    /// The inputs of the peers, in a phase of an all-reduce.
     pub(crate) spec: Spec,
-    /// What each peer does, to be done again where a sync failed.
+    /// The call of each peer, to be made again where a sync failed.
     pub(crate) syncs: Vec<String>,
-    /// What all of them have to hold after the sync.
+    /// The state that all of them have to hold after the sync.
     pub(crate) wanted: Vec<StateSpec>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn begin(arena: &mut Arena, phase: Phase, spec: Spec, loses: bool) ->
     let members = arena.fleet.len();
     let ring = arena.ring(members);
     let mut scene = Scene { victim: ring[1], next: ring[2], spec, syncs: Vec::new(), wanted: Vec::new() };
-    // Who waits for four peers would wait for ever if one of them is lost.
+    // A peer that waits for four peers would wait for ever if one of them is lost.
     let admit = if loses { "topology" } else { "wait 4 0" };
     match phase {
         Phase::Joining => {

@@ -2,7 +2,7 @@
 //! reset, throttle and refuse it. No privileges are needed.
 //!
 //! Peer `i` listens on a loopback address of its own and gives another one out, on which the proxy listens with the
-//! same ports; it reaches the master through a third one. Who dials is read from the preamble of the connection.
+//! same ports; it reaches the master through a third one. The dialing node is read from the preamble of the connection.
 //!
 //! A proxy acknowledges what it receives. So that a cut still looks like one to the sender, its buffers are small and
 //! it reads nothing more: all but the last few kilobytes stay unacknowledged at the sender.
@@ -32,7 +32,7 @@ const SEGMENT_BYTES: u32 = 1460;
 /// How soon a thread of the proxy notices that its connection is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What happens to bytes from one node to another.
+/// The fate of bytes from one node to another.
 #[derive(Default)]
 struct Rules {
     /// Nothing passes; what was sent waits.
@@ -49,7 +49,7 @@ struct Rules {
     rates: HashMap<(Node, Node), u64>,
     /// Numbers of the peers, by identity.
     ids: HashMap<u128, Node>,
-    /// Who it is that has an unknown identity.
+    /// The node that has an unknown identity.
     newcomer: Option<Node>,
     closed: bool,
 }
@@ -237,7 +237,7 @@ impl Proxies {
         self.change(|rules| rules.cut.extend([(node, MASTER), (MASTER, node)]));
     }
 
-    /// What `from` sends to `to` is acknowledged, and does not arrive.
+    /// The bytes from `from` to `to` are acknowledged, and do not arrive.
     pub(crate) fn swallow(&self, from: Node, to: Node) {
         self.change(|rules| rules.swallowed.extend([(from, to)]));
     }
@@ -279,7 +279,7 @@ impl Proxies {
         }
     }
 
-    /// Who has a connection to the shared-state listener of `listener`.
+    /// The nodes with a connection to the shared-state listener of `listener`.
     pub(crate) fn fetchers(&self, listener: Node) -> Vec<Node> {
         let is_fetch = |c: &&Arc<Connection>| c.listener == listener && c.role == Role::State;
         self.live().iter().filter(is_fetch).map(|connection| connection.dialer).collect()

@@ -1,6 +1,6 @@
 //! Faults at every phase of a sync that repairs: a source, the only source, a receiver or the master is killed, stopped
-//! or cut off. Whoever is left ends with the same bytes; a sync that fails leaves every tensor as it was and names the
-//! victim; and the run goes on.
+//! or cut off. Every peer that is left ends with the same bytes; a sync that fails leaves every tensor as it was and
+//! names the victim; and the run goes on.
 
 use crate::{
     arena::{Arena, Times},
@@ -21,7 +21,7 @@ const WORKERS: usize = 4;
 /// Elements of the tensor that is fetched: 6 MiB, so that there are pieces before and after the fault.
 const ELEMENTS: usize = 6 << 18;
 
-/// What the victim does in the sync.
+/// The part of the victim in the sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// It gives, and so does another one.
@@ -136,7 +136,7 @@ fn new() -> Vec<StateSpec> {
     vec![StateSpec::new("a", ELEMENTS, 1), StateSpec::new("b", 1000, 2)]
 }
 
-/// What those hold who are to fetch.
+/// The content of those that are to fetch.
 fn old() -> Vec<StateSpec> {
     vec![StateSpec::new("a", ELEMENTS, 3), StateSpec::new("b", 1000, 2)]
 }
@@ -204,7 +204,7 @@ fn settle(arena: &mut Arena, syncs: &[String]) -> (Vec<Vec<Answer>>, Vec<String>
     loop {
         let answers = arena.fleet.answers();
         if let Some(place) = answers.iter().position(|answer| answer.kind() == "Kicked") {
-            // Whoever cannot be helped goes; what became of the others they have just been told.
+            // A peer that cannot be helped goes; the others have just been told of their end.
             assert_eq!(answers[place].field("restored"), "true", "{answers:?}");
             arena.fleet.peers.remove(place);
             failures.push(vec![answers[place].clone()]);
@@ -266,7 +266,7 @@ fn run(role: Role, moment: Moment, fault: Fault, times: Times) {
     }
 }
 
-/// Who has to be told of a failure, and who must not be.
+/// The peers that have to be told of a failure, and those that must not be.
 fn check_failures(role: Role, moment: Moment, fault: Fault, failures: &[Vec<Answer>]) {
     if fault.loses() {
         // Before it has voted nobody misses it, and afterwards only who gets nothing from it nor from anybody else.
@@ -370,7 +370,7 @@ fn the_master_dies_at_every_moment_of_a_repair() {
                 assert_eq!(told, ("Reconnect", "true"), "{answer:?}");
             }
         }
-        // Whoever was through before notices now.
+        // A peer that was through before notices now.
         arena.fleet.send("pending");
         for answer in arena.fleet.answers() {
             assert!(!answer.ok && answer.field("remedy") == "Reconnect", "{moment:?}: {answer:?}");

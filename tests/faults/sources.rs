@@ -55,7 +55,7 @@ fn a_fetch_fails_when_the_run_has_lost_all_sources() {
     assert!(answers[0].text.contains("it stands still"), "{answers:?}");
 }
 
-/// What the master knows of the fetch of the peer at `place`, once that is `as_wanted`.
+/// The master's knowledge of the fetch of the peer at `place`, once that is `as_wanted`.
 fn await_fetch(
     fleet: &Fleet,
     place: usize,

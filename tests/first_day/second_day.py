@@ -79,7 +79,7 @@ class Case:
         return True
 
     def train(self, peers, what, steps=20):
-        """These peers make so many more steps."""
+        """These peers make this number of further steps."""
         before = [len(peer.steps()) for peer in peers]
         enough = lambda: all(len(peer.steps()) >= count + steps for peer, count in zip(peers, before))
         return self.until(what, enough)

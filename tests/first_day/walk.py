@@ -113,7 +113,7 @@ class Walk:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             for program in self.programs:
-                # What it says has been looked at.
+                # Its output has been looked at.
                 if program.name == "doctor":
                     continue
                 for line in program.said():

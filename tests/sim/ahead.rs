@@ -94,7 +94,7 @@ impl World {
         let client = &mut self.clients[slot];
         let is_in = client.plan.is_some();
         let Some(fetching) = client.fetching.as_mut().filter(|_| !is_in) else {
-            assert!(is_in, "seed {}: s{slot} is told of lenders, and wanted none", self.seed);
+            assert!(is_in, "seed {}: s{slot} is told of serving peers, and wanted none", self.seed);
             return;
         };
         fetching.number += 1;
@@ -160,7 +160,7 @@ impl World {
         self.send(slot, C2m::Ahead(AheadStep::Holds(sync)));
     }
 
-    /// Whether a lender gives this; nothing if it is not reached.
+    /// Whether a serving peer gives this; nothing if it is not reached.
     fn lends_to(&self, slot: usize, sync: SyncId, peer: PeerId, wanted: &[FetchItem]) -> Option<bool> {
         assert_ne!(Some(peer), self.clients[slot].peer, "seed {}: told to fetch from itself", self.seed);
         let giver = &self.clients[self.alive(peer)?];
@@ -170,7 +170,7 @@ impl World {
         let lent = giver.lent.as_ref().filter(|lent| lent.sync == sync && lent.stands);
         for item in wanted.iter().filter(|_| lent.is_some()) {
             let held = lent.map(|lent| Digest128::from_u128(lent.content[item.key.as_str()]));
-            assert_eq!(held, Some(item.digest), "seed {}: a lender holds something else", self.seed);
+            assert_eq!(held, Some(item.digest), "seed {}: a serving peer holds something else", self.seed);
         }
         Some(lent.is_some())
     }

@@ -12,7 +12,7 @@ const PATIENCE: u64 = 60_000 * MS;
 #[derive(Debug, Default)]
 struct Wants {
     gave_up: bool,
-    /// Whether it was told of lenders since it registered, and what was committed then.
+    /// Whether it was told of serving peers since it registered, and what was committed then.
     told: Option<usize>,
     plans: BTreeMap<SyncKey, BTreeSet<PeerId>>,
     holds: Option<SyncKey>,
@@ -111,23 +111,23 @@ impl Checker {
         holders.is_some_and(|(sync, held)| *sync == (self.worlds, loan.sync) && held.contains(&client))
     }
 
-    /// A newcomer is told of lenders.
+    /// A newcomer is told of serving peers.
     pub(crate) fn told_ahead(&mut self, client: u64, plan: &SyncPlan) {
         let (place, newcomer) = self.newcomer(client);
-        assert!(newcomer, "c{client} is told of lenders and is no newcomer");
+        assert!(newcomer, "c{client} is told of serving peers and is no newcomer");
         let sync = (self.worlds, plan.sync);
         let commits = self.loans.commits.get(&place).map_or(&[][..], |all| all);
         assert_eq!(commits.last(), Some(&sync), "c{client} is told of what was not committed last");
         assert!(!plan.sources.is_empty() && plan.sources.len() <= limits::MAX_SYNC_SOURCES);
         let named: BTreeSet<PeerId> = plan.sources.iter().map(|source| source.peer).collect();
-        assert_eq!(named.len(), plan.sources.len(), "a lender is named twice");
+        assert_eq!(named.len(), plan.sources.len(), "a serving peer is named twice");
         for peer in &named {
-            let lender = self.connection_of(*peer).expect("a lender that is there");
-            assert_eq!(self.loans.stand.get(&lender), Some(&sync), "c{lender} does not lend {}", plan.sync);
-            assert!(!self.newcomer(lender).1, "a newcomer is named as a lender");
+            let server = self.connection_of(*peer).expect("a serving peer that is there");
+            assert_eq!(self.loans.stand.get(&server), Some(&sync), "c{server} does not lend {}", plan.sync);
+            assert!(!self.newcomer(server).1, "a newcomer is named as a serving peer");
         }
         // The peer that lends has put it in place before.
-        let (revision, content) = self.content_of(sync).expect("a lender has told of its commit");
+        let (revision, content) = self.content_of(sync).expect("a serving peer has told of its commit");
         assert_eq!(plan.revision, revision);
         for (key, digest) in content {
             let item = plan.fetch.iter().find(|item| item.key.as_str() == key);

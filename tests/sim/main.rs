@@ -290,7 +290,7 @@ fn seeds() {
     println!("{} votes taken back, {} revisions accepted by an operator", sums.withdrawals, sums.choices);
     println!("{} times calls waited for each other", sums.crossings);
     println!(
-        "ahead: newcomers were told of lenders {} times, and held the state {} times; let in {} with it, {} without",
+        "ahead: newcomers were told of peers {} times, and held the state {} times; let in {} with it, {} without",
         sums.told_ahead, sums.held_ahead, sums.let_in_with, sums.let_in_without
     );
     println!(

@@ -118,7 +118,7 @@ pub(crate) struct World {
     pub(crate) mesh: Rng,
     /// Choices of what is found about who reaches whom.
     pub(crate) reach: Rng,
-    /// Choices of lenders, and of newcomers that fetch ahead.
+    /// Choices of serving peers, and of newcomers that fetch ahead.
     pub(crate) ahead: Rng,
     /// Lengths of the turns of the master's loop.
     turns: Rng,
@@ -183,7 +183,7 @@ pub(crate) struct World {
     /// Groups that wait for the choice of an operator, since when, and how often one was made.
     pub(crate) undecided: BTreeMap<GroupId, u64>,
     pub(crate) choices: u64,
-    /// How often newcomers were told of lenders, and held the state before they were let in.
+    /// How often newcomers were told of serving peers, and held the state before they were let in.
     pub(crate) told_ahead: u64,
     pub(crate) held_ahead: u64,
 }

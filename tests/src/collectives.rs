@@ -1,11 +1,11 @@
-//! What peers put into each kind of collective, and what each of them has to have afterwards.
+//! Inputs of peers to each kind of collective, and the result that each has to have afterwards.
 
 use crate::pattern::mix;
 
 /// The kinds, as commands of test peers name them.
 pub const KINDS: [&str; 5] = ["broadcast", "all_gather", "reduce", "reduce_scatter", "barrier"];
 
-/// What peer number `index` puts in.
+/// The input of peer number `index`.
 #[must_use]
 pub fn input(index: usize, count: usize) -> Vec<u64> {
     let start = mix(index as u64 + 1);
@@ -18,7 +18,7 @@ pub fn part(count: usize, ranks: usize) -> usize {
     count / ranks
 }
 
-/// What `rank` has after a collective of these peers, in the order of their ranks; rank 0 is the root, sums wrap.
+/// The result of `rank` after a collective of these peers, in the order of their ranks; rank 0 is the root, sums wrap.
 ///
 /// # Panics
 /// If there is no such kind.

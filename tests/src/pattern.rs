@@ -96,8 +96,8 @@ pub fn digest(content: &[u8]) -> String {
     pccl_hash::tree_hash(content).to_string()
 }
 
-/// What a ring all-reduce of these inputs yields. The independent reference, but for large sums of f32, which it is too
-/// slow for; a unit test compares the two.
+/// The result of a ring all-reduce of these inputs. The independent reference, but for large sums of f32, which it is
+/// too slow for; a unit test compares the two.
 #[must_use]
 pub fn expected(data_type: DataType, op: ReduceOp, inputs_in_ring_order: &[&[u8]]) -> Vec<u8> {
     let large = inputs_in_ring_order.first().is_some_and(|input| input.len() > 1 << 20);

@@ -83,7 +83,7 @@ impl Spec {
         }
     }
 
-    /// What peer number `index` puts in.
+    /// The input of peer number `index`.
     #[must_use]
     pub fn input(&self, index: usize) -> Vec<u8> {
         let seed = pattern::mix(self.seed ^ (index as u64 + 1) << 48);
@@ -102,7 +102,7 @@ impl Spec {
         self.quantisation.is_some() && matches!(way, Way::Sites(_))
     }
 
-    /// What comes out, if these peers take part in this order, and data travels by this way; stochastically
+    /// The result, if these peers take part in this order, and data travels by this way; stochastically
     /// rounded, in an operation with tag 0 and this tensor only.
     ///
     /// # Panics
@@ -141,7 +141,7 @@ impl Spec {
     }
 }
 
-/// What comes out of what is not quantised.
+/// The result of tensors that are not quantised.
 fn plain(data_type: DataType, op: ReduceOp, inputs: &[&[u8]], way: Way<'_>) -> Vec<u8> {
     match way {
         Way::Ring | Way::Pairwise => pattern::expected(data_type, op, inputs),
@@ -149,7 +149,7 @@ fn plain(data_type: DataType, op: ReduceOp, inputs: &[&[u8]], way: Way<'_>) -> V
     }
 }
 
-/// What comes out of an operation with these tensors, as [`Spec::result`]. Consecutive tensors of the same type and
+/// The result of an operation with these tensors, as [`Spec::result`]. Consecutive tensors of the same type and
 /// operator that are not quantised are reduced as one. None for what depends on owners.
 #[must_use]
 pub fn results(specs: &[Spec], indices_in_ring_order: &[usize], way: Way<'_>) -> Vec<Option<Vec<u8>>> {

@@ -1,4 +1,4 @@
-//! What documents and scripts must contain, and what not.
+//! Rules for the content of documents and scripts.
 
 use crate::tree::{Tree, resolve};
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ const LISTED: &[(&str, &str, &str)] = &[
 /// Explains the rules of the master in their order.
 const RULES_DOCUMENT: &str = "docs/protocol/rules.md";
 
-/// What the code has and the document that lists it does not. Packets are looked for with their numbers.
+/// Names that the code has and the document that lists them does not. Packets are looked for with their numbers.
 fn code_list_problems(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for (document, source, start) in LISTED {

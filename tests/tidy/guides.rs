@@ -37,7 +37,7 @@ pub(crate) fn made(tree: &Tree) -> Vec<(String, String)> {
     GUIDES.iter().map(guide).collect()
 }
 
-/// What is wrong with the guides.
+/// Problems of the guides.
 pub(crate) fn problems(tree: &Tree) -> Vec<String> {
     let made = made(tree);
     let old = made.iter().filter(|(path, text)| tree.get(path) != Some(text));

@@ -3,7 +3,7 @@
 use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Crates of this workspace with those that they may use. Whoever is not listed here has no place yet.
+/// Crates of this workspace with those that they may use. A crate that is not listed here has no place yet.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-testkit", &[]),
     ("threadpark", &[]),

@@ -1,7 +1,7 @@
 //! The modules of each crate: every source file is named by one, and a module uses only those below it.
 //!
 //! The head of a crate with several modules says their order in one paragraph of its comments, which begins with
-//! [`MARK`] and names all of them in backquotes. What the root of a crate exports again belongs to
+//! [`MARK`] and names all of them in backquotes. An item that the root of a crate exports again belongs to
 //! the module that defines it.
 
 use crate::{

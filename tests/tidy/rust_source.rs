@@ -107,7 +107,7 @@ pub(crate) fn lines_with(code: &str, needle: &str) -> Vec<usize> {
     code.lines().enumerate().filter(|(_, line)| has(line)).map(|(index, _)| index + 1).collect()
 }
 
-/// What stands behind `#[cfg(test)]`: the code without it, and the names of test modules that are files of their own.
+/// The parts behind `#[cfg(test)]`: the code without it, and the names of test modules that are files of their own.
 pub(crate) fn without_tests(code: &str) -> (String, BTreeSet<String>) {
     let (mut kept, mut modules) = (code.to_owned(), BTreeSet::new());
     let attributes = ["#[cfg(test)]", "#[cfg(all(test"];

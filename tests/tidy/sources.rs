@@ -1,4 +1,4 @@
-//! What Rust sources must not contain, and where.
+//! Rules for the content of Rust sources.
 
 use crate::{
     rust_source::{code, lines_with, without_tests},

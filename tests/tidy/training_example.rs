@@ -8,7 +8,7 @@ const STEPS: u64 = 20;
 /// A weight that counts for nothing beside any other.
 const NEXT_TO_NOTHING: f64 = f64::MIN_POSITIVE;
 
-/// What makes up the state of the training: the same on every peer, and handed to newcomers; and when it has last
+/// The state of the training: the same on every peer, and handed to newcomers; and when it has last
 /// said how it goes.
 pub struct Training {
     pub weights: Vec<f32>,
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 pub fn train(comm: &Communicator, training: &mut Training) -> Result<(), Error> {
-    // Connects, waits until there are two peers, and makes steps. What fails is made good, and the step made again.
+    // Connects, waits until there are two peers, and makes steps. Each failure is made good, and its step repeated.
     comm.run_with_state(
         training,
         2,

@@ -1,4 +1,5 @@
-//! What nobody uses: dependencies that no source of their crate names, and public items that no source names at all.
+//! Parts that nobody uses: dependencies that no source of their crate names, and public items that no source names at
+//! all.
 //!
 //! The compiler sees neither: the former need a pass over all targets of a crate at once, and what is `pub` may be for
 //! somebody whom it does not know. Here everybody is known.
@@ -56,7 +57,7 @@ pub(crate) fn items(tree: &Tree) -> Vec<String> {
         .collect();
     let mut mentions: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, code) in &sources {
-        // What is only exported again is not used by that.
+        // An item that is only exported again is not used by that.
         let mut pieces = code.split("pub use ");
         let rest = |piece: &str| piece.find(';').unwrap_or(piece.len());
         let first = pieces.next().into_iter();

@@ -127,7 +127,7 @@ fn it_begins_with_the_first_cause_and_says_who_only_suffered() {
     assert_eq!(suffered.lines().count(), 2, "{text}");
     assert!(suffered.contains("peer 00000001 (h1): +0.007000 s  op result: aborted, tag 7"), "{text}");
     assert!(suffered.contains("peer 00000003 (h3)"), "{text}");
-    let last = text.split("What each did last").nth(1).unwrap().split("\n\n").next().unwrap();
+    let last = text.split("Last events of each").nth(1).unwrap().split("\n\n").next().unwrap();
     assert!(last.lines().nth(1).unwrap().contains("peer 00000002 (h2)  (cause)"), "{text}");
     assert!(
         last.contains("to peer 00000002 (h2): Commence, tag 7"),

@@ -130,7 +130,7 @@ fn sufferers(out: &mut String, story: &Story, incident: &Incident) {
 
 /// The last events of each peer before the first sign; culprits first.
 fn last_seen(out: &mut String, story: &Story, incident: &Incident) {
-    section(out, "What each did last before the first sign");
+    section(out, "Last events of each before the first sign");
     let mut peers: BTreeSet<PeerId> = story.tellers.iter().flat_map(|teller| teller.identities()).collect();
     let guilty: Vec<PeerId> = incident
         .culprits

@@ -1,4 +1,5 @@
-//! Packets as bytes: one program, since linking costs more than the tests. What counts allocations is another one.
+//! Packets as bytes: one program, since linking costs more than the tests. The test that counts allocations is another
+//! one.
 
 mod arbitrary;
 mod corpus;

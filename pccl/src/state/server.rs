@@ -2,10 +2,10 @@
 //! loan stands.
 //!
 //! The caller's tensors are on offer from before the vote until the outcome, behind a gate that the sync drains before
-//! it returns; a loan ([`super::loan`]) is an offer that stands until the lender, or the next sync, ends it. Requests
-//! name the sync whose state they want, which tells what offer is meant. Each connection has a thread, which answers
-//! one request after the other: it sends straight from the caller's memory, under the gate only while the kernel
-//! copies, so that a slow receiver never holds that memory.
+//! it returns; a loan ([`super::loan`]) is an offer that stands until the serving peer, or the next sync, ends it.
+//! Requests name the sync whose state they want, which tells what offer is meant. Each connection has a thread, which
+//! answers one request after the other: it sends straight from the caller's memory, under the gate only while the
+//! kernel copies, so that a slow receiver never holds that memory.
 
 use super::{compare::Levels, loan::Lease, syncs::Syncs};
 use crate::threads::spawn;

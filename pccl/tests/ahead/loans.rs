@@ -15,17 +15,17 @@ use tinysockets::{
 
 /// Asks a peer for parts of what a sync has committed, as a newcomer does.
 fn ask_for(status: &Status, of: &Communicator, sync: SyncId, parts: Range<u64>) -> PacketStream {
-    let lender = status.peers.iter().find(|peer| Some(peer.peer) == of.id()).expect("it is there");
+    let server = status.peers.iter().find(|peer| Some(peer.peer) == of.id()).expect("it is there");
     let preamble = Preamble {
         run: status.run.0,
         from: 1,
-        to: lender.peer.0,
+        to: server.peer.0,
         group: GroupId(0).0,
         connection_count: 1,
         ..Preamble::new(Role::State)
     };
     let deadline = Instant::now() + PATIENCE;
-    let address = format!("127.0.0.1:{}", lender.state_port).parse().expect("an address");
+    let address = format!("127.0.0.1:{}", server.state_port).parse().expect("an address");
     let conn = dial_with_preamble(&address, &preamble, None, deadline).expect("it listens");
     let mut stream = PacketStream::new(conn, limits::MAX_PACKET_BYTES);
     for part in parts {

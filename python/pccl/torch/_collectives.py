@@ -207,7 +207,7 @@ class Collectives:
         into = host(output, given=False)
         sent, op = reducible(given, operation)
         taken, _ = reducible(into.flat, operation)
-        # What is reduced may have more elements than the tensor, such as two for a complex number.
+        # The reduced tensor may have more elements than the tensor, such as two for a complex number.
         each = sent.numel() // given.numel() if given.numel() else 1
         counts = None if len(set(sizes)) == 1 else [size * each for size in sizes]
         call = Call(lambda comm, tag: comm.reduce_scatter_async(sent, taken, op=op, counts=counts, tag=tag))

@@ -21,7 +21,7 @@ class Staged:
         self.memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         if given:
             self.memory.copy_(self._tensor, non_blocking=True)
-        # What was queued before may still use the memory on the device, even if its content does not matter.
+        # Work that was queued before may still use the memory on the device, even if its content does not matter.
         self._before = torch.cuda.Event()
         self._before.record(torch.cuda.current_stream(tensor.device))
         if given:

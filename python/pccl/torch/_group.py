@@ -53,7 +53,7 @@ class PCCLProcessGroup(PairCalls, Collectives, Barriers, dist.ProcessGroup):  # 
         # Behind the master, if there is one here: what is registered last comes first.
         atexit.register(self._at_exit)
 
-    # ---- What it is
+    # ---- Its identity
 
     @property
     def communicator(self) -> Any:

@@ -31,7 +31,7 @@ class Embedded:
     def __init__(self, host: str) -> None:
         local = _is_local(host)
         given = os.environ.get("PCCL_RUN_KEY")
-        # Whoever reads the store takes part; nobody else does.
+        # A process that reads the store takes part; no other does.
         key = None if local or given else secrets.token_hex(32)
         self._node = MasterNode("127.0.0.1:0" if local else "0.0.0.0:0", run_key=key)
         self._node._run_embedded()

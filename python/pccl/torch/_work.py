@@ -71,7 +71,7 @@ class CollectiveWork(Work):
         self._wakes: Optional[torch.futures.Future[Any]] = None
         self._guard = threading.Lock()
 
-    # ---- What callers ask
+    # ---- Questions of callers
 
     def is_completed(self) -> bool:
         """Whether it is over, for good or bad. Never waits."""

@@ -6,7 +6,7 @@
 //!
 //! **Limits.** No buffers, no threads, no network.
 //!
-//! # What is computed
+//! # The computation
 //!
 //! The working type W is f32, and f64 for elements of f64. Every operation below is rounded by itself, to nearest, ties
 //! to even; nothing is fused. Numbers are stored little-endian.

@@ -73,7 +73,7 @@ static void compute_until_somebody_waits(pcclComm_t *comm) {
     }
 }
 
-/* What may not be lent, and what ends a loan. */
+/* State that may not be lent, and the ends of a loan. */
 static void rules_of_loans(pcclComm_t *comm) {
     pcclSharedState_t part = state;
     uint64_t one = 0, two = 0;
@@ -139,7 +139,7 @@ static void train(unsigned port) {
     EXPECT(pcclDestroyCommunicator(comm), pcclSuccess);
 }
 
-/* Whoever runs this program hears when the state is here, before this peer is let in. */
+/* The user of this program hears when the state is here, before this peer is let in. */
 static void tell(pcclLogLevel_t level, const char *origin, const char *text, void *user) {
     (void) level;
     (void) origin;

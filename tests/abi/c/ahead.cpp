@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t REVISIONS = 12;
 
-// What a peer trains: the same on all of them after each sync.
+// The model of a peer: the same on all of them after each sync.
 struct Training {
     std::vector<float> weights = std::vector<float>(300000, 0.0F);
     SharedState state;
@@ -53,7 +53,7 @@ void step(Communicator &comm, Training &training, bool &came, bool &worked) {
     training.state.revision++;
 }
 
-// Steps until the newcomer has come and all have made so many.
+// Steps until the newcomer has come and all have made this number.
 float train(const std::string &master, std::uint32_t peers, std::promise<void> *lent,
             const std::shared_future<void> &fetched, bool newcomer) {
     Training training;

@@ -183,7 +183,7 @@ static void unconnected(void) {
     EXPECT(pcclRecoverWithState(comm, pcclRemedyReconnect, 2, &state, NULL), pcclMasterConnectionFailed);
     EXPECT(pcclRecoverWithState(comm, pcclRemedyGiveUp, 2, &state, NULL), pcclInvalidUsage);
     CHECK(strstr(pcclGetLastError(), "127.0.0.1:1: connection refused") != NULL);
-    /* What was the matter stays to be read. */
+    /* The text of the error stays to be read. */
     EXPECT(pcclRecover(comm, pcclRemedyGiveUp, 2), pcclInvalidUsage);
     CHECK(strstr(pcclGetLastError(), "connection refused") != NULL);
     EXPECT(pcclRecover(comm, (pcclRemedy_t) 6, 2), pcclInvalidArgument);
@@ -388,7 +388,7 @@ static void hear(pcclLogLevel_t level, const char *origin, const char *text, voi
     heard->level = level;
     snprintf(heard->origin, sizeof heard->origin, "%s", origin);
     snprintf(heard->text, sizeof heard->text, "%s", text);
-    /* What the rules forbid does not hang. */
+    /* A call that the rules forbid does not hang. */
     heard->inside = pcclSetLogCallback(pcclLogOff, NULL, NULL);
 }
 
@@ -417,7 +417,7 @@ static void logs(void) {
     CHECK(heard.lines == 1 && strcmp(heard.text, "step 1") == 0 && strcmp(heard.origin, "pccl_program") == 0);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     CHECK(heard.lines == 1);
-    /* What the environment asks for: the test runs this program with DEBUG and with nothing. */
+    /* The log level of the environment: the test runs this program with DEBUG and with nothing. */
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, hear, &heard), pcclSuccess);
     EXPECT(pcclGetBuildInfo(NULL), pcclInvalidArgument);
     EXPECT(pcclSetLogCallback(pcclLogEnvironment, NULL, NULL), pcclSuccess);

@@ -203,7 +203,7 @@ static void files_of_member(pcclComm_t *comm, pcclTensorInfo_t *tensor) {
     EXPECT(pcclTestSaving(NULL, &flag), pcclInvalidArgument);
     EXPECT(pcclAwaitSaving(NULL, NULL), pcclInvalidArgument);
     EXPECT(pcclAwaitSaving((pcclSaving_t *) (void *) &value, NULL), pcclInvalidArgument);
-    /* What is wrong with the options or the file says the wait. */
+    /* The wait says what is wrong with the options or the file. */
     EXPECT(pcclSaveSharedStateAsync(&state, "/proc/nobody/can/write/here", &save, &saving), pcclSuccess);
     EXPECT(pcclTestSaving(saving, NULL), pcclInvalidArgument);
     EXPECT(pcclAwaitSaving(saving, NULL), pcclInvalidArgument);

@@ -1,4 +1,4 @@
-/* What the programs of the test share. */
+/* Shared parts of the programs of the test. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -21,7 +21,7 @@ static void look(void) {
     rank = shape.rank;
 }
 
-/* What a finished call says, whichever way it was made. */
+/* The result of a finished call, whichever way it was made. */
 static void finish(pcclResult_t result, pcclAsyncReduceOp_t *handle, pcclReduceInfo_t *info) {
     EXPECT(result, pcclSuccess);
     if (handle != NULL)
@@ -175,7 +175,7 @@ static void in_segments(void) {
     EXPECT(pcclAllReduceInSegments(data, data, &descriptor, comm, 16, NULL, NULL, 1, NULL), pcclInvalidArgument);
 }
 
-/* Rank 1 is an outlier. What is contributed has two tensors, and one norm. */
+/* Rank 1 is an outlier. A contribution has two tensors, and one norm. */
 static void clip_to_median(void) {
     pcclReduceOpDescriptor_t tensors[2];
     float single = rank == 1 ? 300.0f : 3.0f;
@@ -201,7 +201,7 @@ static void clip_to_median(void) {
         CHECK(norms[i].norm == (i == 1 ? 500.0 : 5.0) && norms[i].scale == (i == 1 ? 0.1 : 1.0));
     }
     CHECK(norms[PEERS].norm == 0);
-    /* What is not finite is refused for all, and changed for none. */
+    /* A number that is not finite is refused for all, and changed for none. */
     single = rank == 2 ? NAN : 1e9f;
     EXPECT(pcclClipToMedian(tensors, 2, 10.0, comm, NULL, NULL, 0), pcclInvalidUsage);
     CHECK(strcmp(pcclGetLastCause(), "NotFinite") == 0 && (rank == 2 || single == 1e9f));

@@ -137,7 +137,7 @@ static void mixed(void) {
     free(host);
 }
 
-/* Whoever names what is no memory of a device is told, and nobody waits for it. */
+/* A caller that names memory of no device is told, and nobody waits for it. */
 static void refused(void) {
     pcclReduceDescriptor_t descriptor = floats(2, pcclSum, 9);
     float host[2] = {1, 2};

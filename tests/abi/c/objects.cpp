@@ -104,7 +104,7 @@ static void files() {
     SharedState loaded;
     loaded.add("weights", weights).add("step", step).load(path);
     CHECK(loaded.revision == 9 && step == 5 && weights == (std::vector<float>{1, 2, 3}));
-    // What changes while it is saved is not in it.
+    // A change while it is saved is not in it.
     step = 6;
     Saving saving = loaded.save_while(path);
     Saving moved = std::move(saving);

@@ -1,4 +1,4 @@
-/* What the scenarios of peer.c have in common. */
+/* Shared parts of the scenarios of peer.c. */
 #ifndef PEER_COMMON_H
 #define PEER_COMMON_H
 

@@ -107,7 +107,7 @@ static void deviate(pcclComm_t *comm, bool skips) {
     await_go();
 }
 
-/* Who gives an all-reduce up frees everybody. */
+/* A caller that gives an all-reduce up frees everybody. */
 static void give_up(pcclComm_t *comm) {
     static float data[COUNT];
     pcclReduceDescriptor_t descriptor = describe(COUNT, pcclFloat, pcclSum, 4);

@@ -28,7 +28,7 @@ struct State {
     has_failed: bool,
 }
 
-/// What a thread that waits for others says when one of them has failed.
+/// The words of a thread that waits for others when one of them has failed.
 const FOLLOWS: &str = "another thread has failed";
 
 /// The part of a thread in the meetings: see [`Barrier::attend`].

@@ -9,7 +9,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// What lies between two hosts, in each direction.
+/// The path between two hosts, in each direction.
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
     /// One way, in milliseconds.
@@ -101,7 +101,7 @@ impl Lab {
     }
 
     /// Limits all that a host sends, to whomever, by a token bucket (`tc`) on its interface; routes limit only what
-    /// goes to one host. What waits is a tenth of a second of it.
+    /// goes to one host. A tenth of a second of it may wait.
     ///
     /// # Errors
     /// If the system has no such limit.

@@ -1,4 +1,4 @@
-//! What tests, benches, examples and the stress run share. No library is built from it, and it knows none of them.
+//! Shared parts of tests, benches, examples and the stress run. No library is built from it, and it knows none of them.
 //!
 //! * [`barrier`]: threads of a test meet, or the test fails.
 //! * [`directory`]: directories of tests.

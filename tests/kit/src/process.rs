@@ -204,7 +204,7 @@ pub fn each_line(stream: Option<impl Read>, bytes_max: usize, mut take: impl FnM
         line.clear();
         match reader.by_ref().take(bytes_max as u64).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
-            // What a killed process wrote last may be cut off; such a line has never been finished.
+            // The last line of a killed process may be cut off; such a line has never been finished.
             Ok(_) if line.last() != Some(&b'\n') && line.len() < bytes_max => return,
             Ok(_) => take(String::from_utf8_lossy(&line).trim_end().to_owned()),
         }

@@ -3,11 +3,11 @@
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Rng(
-    /// What the next number is a function of.
+    /// The state: the next number is a function of it.
     pub u64,
 );
 
-/// What the state of a generator grows by.
+/// The increment of the state of a generator.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Spreads every bit over all others.

@@ -1,7 +1,7 @@
 //! A device of CUDA where there is none: the driver and the compiler of `cuda/standin/`, built and loaded.
 //!
-//! Whoever looks for `libcuda.so` afterwards finds the one that is loaded, by its name. A child process finds it by
-//! `LD_LIBRARY_PATH`. Nothing of this is in the library.
+//! A caller that looks for `libcuda.so` afterwards finds the one that is loaded, by its name. A child process finds it
+//! by `LD_LIBRARY_PATH`. Nothing of this is in the library.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::{
@@ -12,7 +12,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// What the stand-in counts.
+/// The counts of the stand-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
     /// Calls that may fail.
@@ -136,7 +136,7 @@ impl Standin {
         hold(number);
     }
 
-    /// Each call takes so many milliseconds from now on, while others go on.
+    /// Each call takes this number of milliseconds from now on, while others go on.
     pub fn slow(&self, milliseconds: u64) {
         // SAFETY: the function with this name has this type.
         let slow: extern "C" fn(u64) = unsafe { std::mem::transmute(self.function("standin_slow")) };
@@ -150,14 +150,14 @@ impl Standin {
         holds()
     }
 
-    /// The device has so many bytes from now on.
+    /// The device has this number of bytes from now on.
     pub fn limit(&self, bytes: u64) {
         // SAFETY: the function with this name has this type.
         let limit: extern "C" fn(u64) = unsafe { std::mem::transmute(self.function("standin_limit")) };
         limit(bytes);
     }
 
-    /// What it has counted.
+    /// Its counts.
     pub fn count(&self, what: Count) -> u64 {
         // SAFETY: the function with this name has this type.
         let count: extern "C" fn(u32) -> u64 = unsafe { std::mem::transmute(self.function("standin_count")) };

@@ -1,4 +1,4 @@
-//! What the system says about this process, for benches.
+//! The system's counts of this process, for benches.
 
 use std::{
     fs, io,

@@ -11,7 +11,7 @@ use pccl_quant::DataType;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Both are members; the first one lends.
-const LENDER: u64 = 1;
+const SERVER: u64 = 1;
 const OTHER: u64 = 2;
 const NEWCOMER: u64 = 3;
 /// The time for which loans that begin together are waited for.
@@ -64,14 +64,14 @@ impl Run {
         let master = MasterState::new(Options::new(RunId(1)), Box::new(Counter(0)));
         let (checker, peers) = (Checker::new(1), BTreeMap::new());
         let mut run = Self { master, checker, peers, case, now: 1_000 * MS };
-        for key in [LENDER, OTHER] {
+        for key in [SERVER, OTHER] {
             run.join(key);
         }
         run.drain();
-        run.call(LENDER, let_in());
+        run.call(SERVER, let_in());
         run.drain();
         assert!(run.peers.values().all(|peer| peer.admitted));
-        for key in [LENDER, OTHER] {
+        for key in [SERVER, OTHER] {
             let vote = run.sync_vote(key);
             run.call(key, vote);
         }
@@ -82,11 +82,11 @@ impl Run {
             let sync = peer.sync;
             if *key == NEWCOMER {
                 peer.queue.push_back(C2m::Ahead(AheadStep::Wanted(Nothing {})));
-            } else if *key == LENDER {
+            } else if *key == SERVER {
                 peer.queue.push_back(C2m::Loan(Loan { sync, stands: true }));
             }
         }
-        for key in [LENDER, OTHER] {
+        for key in [SERVER, OTHER] {
             let vote = run.sync_vote(key);
             run.call(key, vote);
         }
@@ -211,7 +211,7 @@ impl Run {
         }
     }
 
-    /// A sync is over: the lender lends anew, and both ask whether somebody waits, and let it in.
+    /// A sync is over: the serving peer lends anew, and both ask whether somebody waits, and let it in.
     fn committed(&mut self, key: u64, answer: &SyncOutcomeFor) {
         let SyncOutcome::Committed(revision) = answer.outcome else { panic!("client {key}: {answer:?}") };
         let content = vec![("w".to_owned(), u128::from(revision.0))];
@@ -221,13 +221,13 @@ impl Run {
         if revision.0 == 1 {
             return;
         }
-        if key == LENDER {
+        if key == SERVER {
             peer.queue.push_back(C2m::Loan(Loan { sync: peer.sync, stands: true }));
         }
         self.call(key, if self.case.asks { C2m::VotePending(RequestId(2)) } else { let_in() });
     }
 
-    /// The newcomer is told of the lender.
+    /// The newcomer is told of the serving peer.
     fn fetch(&mut self, plan: &SyncPlan) {
         let peer = self.peers.get_mut(&NEWCOMER).expect("a peer");
         let fault = SourceFault::Unreached;
@@ -336,8 +336,8 @@ fn explore(case: Case) -> Orders {
 
 #[test]
 fn every_order_of_a_loan_a_commit_and_a_newcomer_that_fetches_ahead() {
-    let few = [(None, true), (Some(LENDER), false)];
-    let all = [(None, true), (Some(LENDER), true), (Some(OTHER), true), (Some(NEWCOMER), true)];
+    let few = [(None, true), (Some(SERVER), false)];
+    let all = [(None, true), (Some(SERVER), true), (Some(OTHER), true), (Some(NEWCOMER), true)];
     for fate in [Fate::Holds, Fate::Fails] {
         for (victim, asks) in if is_wide() { &all[..] } else { &few[..] }.iter().copied() {
             let case = Case { fate, victim, asks };

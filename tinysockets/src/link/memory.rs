@@ -5,7 +5,7 @@
 //! `MSG_DONTWAIT`. So after [`Gate::close`] the memory is free again as soon as the calls under way return
 //! ([`Gate::wait_drained`]), no matter what any peer does, and no connection has to be broken for it.
 //!
-//! # Who may touch which range
+//! # The owner of each range
 //!
 //! | accessor | touches | may run at the same time, on the same bytes, as |
 //! |---|---|---|

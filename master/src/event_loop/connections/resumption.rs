@@ -144,9 +144,7 @@ impl EventLoop {
         };
         let conn = self.conns.get(&client.0).filter(|_| replication.recalled.contains(&client.0))?;
         let is_behind = !conn.overflowed && !conn.queue.has_sent(asked.received);
-        is_behind.then(|| {
-            format!("peer {peer} has received {} packets, and it does not hold so many", asked.received)
-        })
+        is_behind.then(|| format!("peer {peer} has received {} packets, more than it holds", asked.received))
     }
 
     /// Whether something waits until a peer knows which copies are complete, be it a peer of this run still or not: a

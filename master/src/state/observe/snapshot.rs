@@ -184,9 +184,9 @@ impl MasterState {
                 let voting = matches!(state, Op::Voting { .. });
                 assert!(!voting || op.epoch == group.epoch, "{op} is voted for in an old epoch");
             }
-            let lenders = group.shared.agreed.iter().flat_map(|agreed| agreed.lenders());
-            for lender in lenders {
-                assert!(ring.contains(lender), "{lender} lends what is of group {id}, and is not there");
+            let servers = group.shared.agreed.iter().flat_map(|agreed| agreed.servers());
+            for server in servers {
+                assert!(ring.contains(server), "{server} lends what is of group {id}, and is not there");
             }
             if let Some(sync) = &group.shared.sync {
                 assert!(

@@ -36,11 +36,11 @@ struct Told {
     sync: SyncId,
     /// Names what the sync has committed, see [`Agreed::content`].
     content: SyncId,
-    /// Lenders that it was told of.
+    /// Serving peers that it was told of.
     named: BTreeSet<PeerId>,
     /// Those of the last plan that are not known to have failed; empty when it has failed.
     sources: BTreeSet<PeerId>,
-    /// Lenders that have failed it since their loan began.
+    /// Serving peers that have failed it since their loan began.
     tried: BTreeSet<PeerId>,
 }
 
@@ -135,19 +135,19 @@ impl Ahead {
     }
 
     /// Whether it has to be told of a sync that these lend.
-    fn wants(&self, agreed: &Agreed, lenders: &BTreeSet<PeerId>) -> bool {
+    fn wants(&self, agreed: &Agreed, servers: &BTreeSet<PeerId>) -> bool {
         if self.gave_up || self.failures >= FAILURES_MAX || self.holds == Some(agreed.content) {
             return false;
         }
         match self.told.back().filter(|told| told.sync == agreed.sync) {
-            None => !lenders.is_empty(),
-            Some(told) => told.sources.is_empty() && !lenders.is_subset(&told.tried),
+            None => !servers.is_empty(),
+            Some(told) => told.sources.is_empty() && !servers.is_subset(&told.tried),
         }
     }
 
-    /// It is told of these lenders.
-    fn tell(&mut self, agreed: &Agreed, lenders: &[PeerId], now: Timestamp) {
-        let sources: BTreeSet<PeerId> = lenders.iter().copied().collect();
+    /// It is told of these serving peers.
+    fn tell(&mut self, agreed: &Agreed, servers: &[PeerId], now: Timestamp) {
+        let sources: BTreeSet<PeerId> = servers.iter().copied().collect();
         let last = self.told.back_mut();
         // The same once more is nothing new, and a new loan after a failure is.
         if last.as_ref().is_none_or(|last| last.content != agreed.content || last.sync == agreed.sync) {
@@ -168,10 +168,10 @@ impl Ahead {
         self.told.push_back(Told { sync, content, named, sources, tried: BTreeSet::new() });
     }
 
-    /// A lender begins anew: what it failed before is forgotten.
-    fn renewed(&mut self, sync: SyncId, lender: PeerId) {
+    /// A serving peer begins anew: what it failed before is forgotten.
+    fn renewed(&mut self, sync: SyncId, server: PeerId) {
         if let Some(told) = self.told.back_mut().filter(|told| told.sync == sync) {
-            told.tried.remove(&lender);
+            told.tried.remove(&server);
         }
     }
 }
@@ -194,9 +194,9 @@ impl Peer {
 
 impl Roll {
     /// Those who lend and from whom a newcomer can fetch.
-    fn lenders_for(&self, peer: &Peer, agreed: &Agreed) -> BTreeSet<PeerId> {
-        let may_meet = |lender: &&PeerId| !(peer.outbound_only && self.is_outbound_only(**lender));
-        agreed.lenders().iter().filter(may_meet).copied().collect()
+    fn servers_for(&self, peer: &Peer, agreed: &Agreed) -> BTreeSet<PeerId> {
+        let may_meet = |server: &&PeerId| !(peer.outbound_only && self.is_outbound_only(**server));
+        agreed.servers().iter().filter(may_meet).copied().collect()
     }
 
     /// Whether those who are in can do nothing but wait for more peers.
@@ -241,15 +241,15 @@ impl Groups {
     pub(crate) fn ahead_sentence(&self, roll: &Roll, peer: &Peer) -> Option<String> {
         let ahead = peer.ahead().filter(|_| self.fetches_ahead(roll, peer))?;
         let agreed = self.get(&peer.group())?.shared.agreed.as_ref()?;
-        let lenders = &roll.lenders_for(peer, agreed);
+        let servers = &roll.servers_for(peer, agreed);
         let told = ahead.told.back().filter(|told| told.sync == agreed.sync);
-        let used = told.map_or(0, |told| told.sources.intersection(lenders).count());
-        Some(match (used, lenders.len()) {
+        let used = told.map_or(0, |told| told.sources.intersection(servers).count());
+        Some(match (used, servers.len()) {
             (0, 0) => "fetches the shared state ahead, and waits for the next loan of it".to_owned(),
             (0, all) if told.is_some() => {
-                format!("fetches the shared state ahead, in vain from {all} of {all} lenders")
+                format!("fetches the shared state ahead, in vain from {all} of {all} serving peers")
             }
-            (used, all) => format!("fetches the shared state ahead, {used} of {all} lenders"),
+            (used, all) => format!("fetches the shared state ahead, {used} of {all} serving peers"),
         })
     }
 
@@ -259,7 +259,7 @@ impl Groups {
             let ahead = peer.ahead()?;
             let stalls = self.fetches_ahead(roll, peer).then(|| ahead.got_on + PATIENCE);
             let agreed = self.get(&peer.group())?.shared.agreed.as_ref()?;
-            let is_due = ahead.wants(agreed, &roll.lenders_for(peer, agreed)) && !is_as_new(peer, agreed);
+            let is_due = ahead.wants(agreed, &roll.servers_for(peer, agreed)) && !is_as_new(peer, agreed);
             let told = agreed.is_open_until(LOANS_GRACE).filter(|due| is_due && *due > roll.tick);
             stalls.into_iter().chain(told).min()
         };
@@ -356,7 +356,7 @@ impl MasterState {
             let is_open = agreed.is_open_until(LOANS_GRACE).is_some_and(|due| due > self.roll.tick);
             let is_due = !is_open
                 && !is_as_new(peer, agreed)
-                && ahead.wants(agreed, &self.roll.lenders_for(peer, agreed));
+                && ahead.wants(agreed, &self.roll.servers_for(peer, agreed));
             is_due.then_some(id)
         };
         let due: Vec<PeerId> = self.roll.newcomers().filter_map(due).collect();
@@ -372,23 +372,23 @@ impl MasterState {
         let agreed = groups.get(&peer.group()).and_then(|group| group.shared.agreed.as_ref());
         let (Some(agreed), Some(ahead)) = (agreed, peer.ahead()) else { return };
         let told = ahead.told.back().filter(|told| told.sync == agreed.sync);
-        let is_fresh = |lender: &&PeerId| told.is_none_or(|told| !told.tried.contains(lender));
-        let lenders = roll.lenders_for(peer, agreed);
-        let mut lenders: Vec<PeerId> = lenders.iter().filter(is_fresh).copied().collect();
+        let is_fresh = |server: &&PeerId| told.is_none_or(|told| !told.tried.contains(server));
+        let servers = roll.servers_for(peer, agreed);
+        let mut servers: Vec<PeerId> = servers.iter().filter(is_fresh).copied().collect();
         // Each newcomer begins with another one, so that the load spreads.
-        let turn = usize::try_from(peer.order).unwrap_or(0) % lenders.len().max(1);
-        lenders.rotate_left(turn);
-        lenders.truncate(limits::MAX_SYNC_SOURCES);
-        let fetch = agreed.tensors_of(&lenders);
-        let sources = lenders.iter().filter_map(|lender| roll.state_source(id, *lender)).collect();
+        let turn = usize::try_from(peer.order).unwrap_or(0) % servers.len().max(1);
+        servers.rotate_left(turn);
+        servers.truncate(limits::MAX_SYNC_SOURCES);
+        let fetch = agreed.tensors_of(&servers);
+        let sources = servers.iter().filter_map(|server| roll.state_source(id, *server)).collect();
         let (sync, revision, now) = (agreed.sync, agreed.revision, roll.now);
         out.send(peer.client, M2c::StateAhead(SyncPlan { sync, revision, fetch, sources }));
-        out.debug(format!("{} is told of {} lenders of sync {sync}", peer.name(id), lenders.len()));
+        out.debug(format!("{} is told of {} serving peers of sync {sync}", peer.name(id), servers.len()));
         let Some(peer) = roll.peers.get_mut(&id) else { return };
         // The state that it brought is not there any more from now on.
         peer.info.resume = None;
         if let Some(ahead) = peer.ahead_mut() {
-            ahead.tell(agreed, &lenders, now);
+            ahead.tell(agreed, &servers, now);
         }
     }
 

@@ -92,7 +92,7 @@ pub(crate) struct Agreed {
     pub(crate) place: Place,
     holds: Content,
     /// Members with a standing loan.
-    lenders: BTreeSet<PeerId>,
+    servers: BTreeSet<PeerId>,
     /// When the first of them began, since when there was one all the time.
     lends_since: Option<Timestamp>,
     /// There was a loan of this sync, and of the one before.
@@ -110,8 +110,8 @@ impl Agreed {
             Some((_, place)) => (sync, Place { number: place.number + 1, ..place }),
             None => (sync, Place { first: sync, number: 0 }),
         };
-        let (lenders, lent_before) = (BTreeSet::new(), before.is_some_and(|before| before.lent));
-        Self { sync, revision, content, place, holds, lenders, lends_since: None, lent: false, lent_before }
+        let (servers, lent_before) = (BTreeSet::new(), before.is_some_and(|before| before.lent));
+        Self { sync, revision, content, place, holds, servers, lends_since: None, lent: false, lent_before }
     }
 
     /// A member says that it lends what a sync has committed, or does not any more. Whether that is a new loan.
@@ -127,13 +127,13 @@ impl Agreed {
         }
         self.lends_since.get_or_insert(now);
         self.lent = true;
-        self.lenders.insert(id)
+        self.servers.insert(id)
     }
 
     /// The loan of a member ends.
     pub(crate) fn end(&mut self, id: PeerId) {
-        self.lenders.remove(&id);
-        if self.lenders.is_empty() {
+        self.servers.remove(&id);
+        if self.servers.is_empty() {
             self.lends_since = None;
         }
     }
@@ -144,8 +144,8 @@ impl Agreed {
         self.holds.held.remove(&id);
     }
 
-    pub(crate) const fn lenders(&self) -> &BTreeSet<PeerId> {
-        &self.lenders
+    pub(crate) const fn servers(&self) -> &BTreeSet<PeerId> {
+        &self.servers
     }
 
     /// Whether somebody is there who lends, or may do so: there was a loan of this sync or of the one before.
@@ -155,13 +155,13 @@ impl Agreed {
 
     /// Until when others of those who hold it may lend it, too: then several can be named at once.
     pub(crate) fn is_open_until(&self, grace: std::time::Duration) -> Option<Timestamp> {
-        let is_open = self.lenders.len() < self.holds.held.len();
+        let is_open = self.servers.len() < self.holds.held.len();
         self.lends_since.filter(|_| is_open).map(|since| since + grace)
     }
 
-    /// All tensors as these lenders hold them.
-    pub(crate) fn tensors_of(&self, lenders: &[PeerId]) -> Vec<FetchItem> {
-        self.holds.as_held_by(lenders)
+    /// All tensors as these serving peers hold them.
+    pub(crate) fn tensors_of(&self, servers: &[PeerId]) -> Vec<FetchItem> {
+        self.holds.as_held_by(servers)
     }
 
     /// The master stood still.
@@ -236,10 +236,10 @@ mod tests {
         assert!(agreed.lend(PeerId(2), SyncId(3), true, now(4)));
         assert_eq!(agreed.is_open_until(grace), None);
         agreed.lend(PeerId(1), SyncId(2), false, now(5));
-        assert_eq!(agreed.lenders().len(), 2, "that loan had ended before");
+        assert_eq!(agreed.servers().len(), 2, "that loan had ended before");
         agreed.lend(PeerId(1), SyncId(3), false, now(5));
         agreed.end(PeerId(2));
-        assert!(agreed.lenders().is_empty() && agreed.may_be_lent());
+        assert!(agreed.servers().is_empty() && agreed.may_be_lent());
         // One sync without a loan is nothing, two are.
         let next = Agreed::next(Some(&agreed), SyncId(4), Revision(5), holds.clone());
         assert!(next.may_be_lent());

@@ -53,7 +53,7 @@ pub(super) fn come(rig: &mut Rig, n: u64, resume: Option<ResumeOffer>) {
     assert!(matches!(rig.answers(n)[..], [M2c::Registered(_), ..]));
 }
 
-/// The facts that the newcomer is told: the sync, and the lenders in their order.
+/// The facts that the newcomer is told: the sync, and the serving peers in their order.
 pub(super) fn told(rig: &mut Rig, n: u64) -> Option<(SyncId, Vec<u64>)> {
     let answers = rig.answers(n);
     let plan = match &answers[..] {
@@ -126,17 +126,17 @@ fn a_newcomer_is_let_in_when_it_holds_the_state() {
     rig.send(3, C2m::Register(register(0)));
     rig.mail.clear();
     step(&mut rig, 3, AheadStep::Wanted(Nothing {}));
-    let (named, lenders) = told(&mut rig, 3).expect("told");
-    assert_eq!((named, lenders.len()), (sync, 2));
+    let (named, servers) = told(&mut rig, 3).expect("told");
+    assert_eq!((named, servers.len()), (sync, 2));
     assert!(!pending(&mut rig) && !let_in(&mut rig));
     let text = sentence(&rig);
-    assert!(text.contains("fetches the shared state ahead, 2 of 2 lenders"), "{text}");
+    assert!(text.contains("fetches the shared state ahead, 2 of 2 serving peers"), "{text}");
     rig.beat(3, 0);
     let echo = rig.take(3).into_iter().find_map(|packet| match packet {
         M2c::Echo(echo) => echo.blocked_on,
         _ => None,
     });
-    assert_eq!(echo.expect("a sentence").as_str(), "fetches the shared state ahead, 2 of 2 lenders");
+    assert_eq!(echo.expect("a sentence").as_str(), "fetches the shared state ahead, 2 of 2 serving peers");
     holds(&mut rig, 3, sync);
     assert!(pending(&mut rig) && let_in(&mut rig));
     assert_eq!(rig.phase(3), Some(PeerPhase::Accepted));
@@ -164,12 +164,12 @@ fn loans_that_begin_together_are_told_of_together() {
     assert_eq!((told(&mut rig, 4), told(&mut rig, 5)), (None, None));
     rig.pass(250, &[1, 2, 3, 4, 5]);
     let (a, b) = (told(&mut rig, 4).expect("told"), told(&mut rig, 5).expect("told"));
-    assert_eq!([a.clone(), b.clone()].map(|(sync, lenders)| (sync, lenders.len())), [(sync, 2); 2]);
-    assert_ne!(a.1, b.1, "both begin with the same lender");
+    assert_eq!([a.clone(), b.clone()].map(|(sync, servers)| (sync, servers.len())), [(sync, 2); 2]);
+    assert_ne!(a.1, b.1, "both begin with the same serving peer");
     // All who hold it: nobody else is to come.
     let sync = commit(&mut rig, 2, 11);
     (1..=3).for_each(|n| lend(&mut rig, n, sync));
-    assert_eq!(told(&mut rig, 4).map(|(sync, lenders)| (sync, lenders.len())), Some((sync, 3)));
+    assert_eq!(told(&mut rig, 4).map(|(sync, servers)| (sync, servers.len())), Some((sync, 3)));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn after_a_failure_it_is_told_of_others() {
     fails(&mut rig, 4, sync, &[3]);
     assert_eq!(told(&mut rig, 4), None);
     let text = sentence(&rig);
-    assert!(text.contains("fetches the shared state ahead, in vain from 3 of 3 lenders"), "{text}");
+    assert!(text.contains("fetches the shared state ahead, in vain from 3 of 3 serving peers"), "{text}");
     assert!(!pending(&mut rig), "the next state may come");
     // A loan that begins anew is another chance.
     end_loan(&mut rig, 2, sync);

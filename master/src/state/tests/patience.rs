@@ -62,11 +62,11 @@ fn it_does_not_fail_for_ever() {
         for n in [1, 2] {
             lend(&mut rig, n, sync);
         }
-        let (_, lenders) = told(&mut rig, 3).expect("told");
-        fails(&mut rig, 3, sync, &lenders);
+        let (_, servers) = told(&mut rig, 3).expect("told");
+        fails(&mut rig, 3, sync, &servers);
         // The other one is named after the first.
-        while let Some((_, lenders)) = told(&mut rig, 3) {
-            fails(&mut rig, 3, sync, &lenders);
+        while let Some((_, servers)) = told(&mut rig, 3) {
+            fails(&mut rig, 3, sync, &servers);
         }
         if pending(&mut rig) {
             assert!(turn > 2, "it was given up too early");
@@ -176,7 +176,7 @@ fn a_loan_goes_with_its_peer_and_the_last_of_them_with_all() {
     rig.die(1);
     rig.mail.clear();
     assert!(!pending(&mut rig));
-    assert!(sentence(&rig).contains("1 of 1 lenders"));
+    assert!(sentence(&rig).contains("1 of 1 serving peers"));
     fails(&mut rig, 3, sync, &[1]);
     // One that was let in since holds nothing that was agreed on.
     rig.register(4, 0);

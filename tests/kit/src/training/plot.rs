@@ -83,7 +83,7 @@ impl Scale {
 
 fn log_loss(loss: f32) -> f64 {
     let loss = f64::from(loss);
-    // What training that has gone wrong reports must not break the picture.
+    // The report of a training that has gone wrong must not break the picture.
     if loss.is_finite() { loss.clamp(LOSS_MIN, 1e6).log10() } else { 6.0 }
 }
 

@@ -1,4 +1,5 @@
-//! What a peer process tells its supervisor: one line of `key=value` fields on its stdout for each thing that happens.
+//! Reports of a peer process to its supervisor: one line of `key=value` fields on its stdout for each thing that
+//! happens.
 
 use std::{
     fmt,
@@ -107,7 +108,7 @@ pub(crate) enum Report {
     Step(StepReport),
     /// Something happened, at an outer step.
     Event {
-        /// What.
+        /// The fault.
         event: Event,
         /// Outer steps done by the run, as far as this peer knows.
         step: u64,

@@ -1,4 +1,4 @@
-//! What the supervisor knows about a run and decides from it: whom to kill, when to replace, when it is over, and
+//! The supervisor's knowledge of a run and its decisions: whom to kill, when to replace, when it is over, and
 //! whether it went well. Pure: processes and clocks are elsewhere.
 
 use super::report::{Event, FinalReport, Report, StepReport};
@@ -23,7 +23,7 @@ pub enum KillPlan {
     Every(Duration),
 }
 
-/// What the supervisor has to do now.
+/// The tasks of the supervisor now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// End this peer with SIGKILL.
@@ -48,7 +48,7 @@ pub(crate) enum MarkKind {
 pub(crate) struct Mark {
     /// Since the start of the run.
     pub(crate) at: Duration,
-    /// What happened.
+    /// The event.
     pub(crate) kind: MarkKind,
     /// To whom.
     pub(crate) peer: u32,
@@ -59,9 +59,9 @@ pub(crate) struct Mark {
 pub(crate) struct Sample {
     /// Since the start of the run.
     pub(crate) at: Duration,
-    /// Whose.
+    /// The peer.
     pub(crate) peer: u32,
-    /// What it said.
+    /// Its words.
     pub(crate) step: StepReport,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Run {
     replace: Vec<(u64, Duration)>,
     samples: Vec<Sample>,
     marks: Vec<Mark>,
-    /// What has happened since somebody asked.
+    /// Events since somebody asked.
     events: Vec<String>,
     problems: Vec<String>,
     timed_out: bool,
@@ -163,7 +163,7 @@ impl Run {
         &self.marks
     }
 
-    /// What has happened since the last call, in words.
+    /// Events since the last call, in words.
     pub(crate) fn take_events(&mut self) -> Vec<String> {
         std::mem::take(&mut self.events)
     }

@@ -48,7 +48,7 @@ fn kill_and_replace() -> Run {
     assert_eq!(run.tick(at(1)), []);
     run.report(at(2), 0, step(10, 3));
     assert_eq!(run.tick(at(2)), [Action::Kill(1)]);
-    // What was under way when it died says nothing any more.
+    // A report under way when it died says nothing any more.
     run.report(at(2), 1, step(11, 3));
     run.report(at(2), 1, Report::Final(GOOD));
     run.exited(1, false, "signal 9");

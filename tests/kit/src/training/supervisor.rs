@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Lines of a peer's stderr that are kept for the case that it fails.
 const STDERR_LINES: usize = 20;
 
-/// What a thread that reads one of a peer's output streams passes on.
+/// A message of a thread that reads one of a peer's output streams.
 enum Notice {
     /// A line of stdout.
     Line(u32, String),
@@ -68,7 +68,7 @@ impl<'a> Supervisor<'a> {
         progress: &Progress<W>,
     ) -> io::Result<()> {
         let result = self.supervise(run, founders, progress);
-        // Whoever is still there is not wanted any more.
+        // A peer that is still there is not wanted any more.
         self.processes.values_mut().for_each(|peer| peer.process.end());
         result
     }

@@ -7,7 +7,7 @@ use pccl_tests::{
     pattern,
 };
 
-/// What a try leaves behind: the result, and whether what was put in is still there.
+/// The end of a try: the result, and whether the input is still there.
 struct Tried {
     result: Result<ReduceInfo, Error>,
     output: Vec<u64>,

@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-/// What a command came to: the fields of an `ok`, or a whole `err` line.
+/// The end of a command: the fields of an `ok`, or a whole `err` line.
 pub(crate) type Reply = Result<String, String>;
 
 fn main() {

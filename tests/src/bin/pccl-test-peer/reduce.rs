@@ -47,17 +47,17 @@ impl Job {
         self.send.bytes() == self.input
     }
 
-    /// What was put in.
+    /// The input.
     pub(crate) fn input(&self) -> &[u8] {
         &self.input
     }
 
-    /// What is now where it was put in.
+    /// The present content of the input's place.
     pub(crate) fn sent(&self) -> &[u8] {
         self.send.bytes()
     }
 
-    /// What came out.
+    /// The result.
     pub(crate) fn result(&self) -> &[u8] {
         self.recv.as_ref().unwrap_or(&self.send).bytes()
     }
@@ -67,7 +67,7 @@ impl Job {
     }
 }
 
-/// What happened so far.
+/// The events so far.
 struct Story {
     failures: Vec<String>,
     intact: bool,

@@ -39,7 +39,7 @@ impl Training {
         let (file, first) = (self.file.clone(), self.first);
         let mut state = self.state()?;
         let synced = comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-        // What is saved is what was committed, and newcomers fetch it meanwhile.
+        // The saved state is the committed one, and newcomers fetch it meanwhile.
         let saved = comm.lend_state(&state, || state.save(&file, &SaveOptions::default()))?;
         saved.map_err(StateFileError::into_error)?;
         while comm.are_peers_pending()? {
@@ -57,7 +57,7 @@ impl Training {
     }
 }
 
-/// `train FILE STEPS PEERS`: begins when there are so many peers, saves each committed state to the file, and goes on
+/// `train FILE STEPS PEERS`: begins when there are that many peers, saves each committed state to the file, and goes on
 /// from it at the start. Notes what the file is worth. Answers with the revision and the bytes of the first sync,
 /// whether each weight is the number of steps, and a digest of all weights.
 pub(crate) fn run(comm: &Communicator, words: &[&str]) -> Reply {

@@ -3,6 +3,7 @@
 //! Each rule is a function from the files to a list of problems. The tests below apply the rules to the repository; the
 //! tests beside the rules plant violations and demand that they are found.
 
+mod circles;
 mod code_lines;
 mod columns;
 mod documents;
@@ -45,6 +46,11 @@ fn users_of_the_library_get_no_command_line() {
     assert!(packages.contains("pccl-master") && packages.contains("mio"), "{packages:?}");
     let foreign = ["clap", "env_logger", "anstream", "jiff"].map(|name| packages.contains(name));
     assert_eq!(foreign, [false; 4], "{packages:?}");
+}
+
+#[test]
+fn no_modules_of_a_folder_use_each_other_in_a_circle() {
+    assert_none(&circles::problems(&tree::read()));
 }
 
 #[test]

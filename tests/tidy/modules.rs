@@ -71,9 +71,9 @@ impl<'a> Crate<'a> {
 
 /// A module: the names that lead to it, and whether it is there for tests only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Module {
-    path: Vec<String>,
-    is_test: bool,
+pub(crate) struct Module {
+    pub(crate) path: Vec<String>,
+    pub(crate) is_test: bool,
 }
 
 /// The files that a target is made of.
@@ -148,6 +148,14 @@ fn declared(text: &str) -> Vec<(&str, Option<&str>)> {
 
 fn included(text: &str) -> Vec<&str> {
     text.split("include!(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+/// The library or program of each crate, with the files that it is made of.
+pub(crate) fn heads(tree: &Tree) -> Vec<(&str, BTreeMap<&str, Module>)> {
+    let heads =
+        crates(tree).into_iter().filter_map(|crate_| crate_.head().map(str::to_owned)).collect::<Vec<_>>();
+    let known = heads.iter().filter_map(|head| tree.get_key_value(head));
+    known.map(|(head, _)| (head.as_str(), modules_of(tree, head))).collect()
 }
 
 /// Source files that no module names.

@@ -28,9 +28,9 @@ pub use operations::verdicts::{NEW_PLAN, NO_STATE};
 pub use types::{Action, ClientKey, IdSource, Input, Options, PlanKey, Timestamp};
 
 use groups::all_groups::Groups;
-use membership::client::{Client, Membership, Peer, Phase};
+use membership::client::{Client, Membership, Peer};
 use membership::members::Roll;
-use membership::packet_guard::Standing;
+use membership::sender::{Phase, Sender};
 use optimise::optimize::Means;
 use optimise::plans::Purpose;
 use outbox::Outbox;
@@ -167,7 +167,7 @@ impl MasterState {
                 self.refuse(client, KickReason::new(KickCode::SlowReader, text));
             }
             Input::Unread { client } => {
-                if let Some(Standing::Peer(id, group, _)) = self.roll.standing(client) {
+                if let Some(Sender::Peer(id, group, _)) = self.roll.sender_of(client) {
                     self.hear(id, group);
                 }
             }
@@ -261,10 +261,10 @@ impl MasterState {
     }
 
     fn take_packet(&mut self, client: ClientKey, packet: C2m) {
-        let Some(who) = self.roll.standing(client) else { return };
+        let Some(who) = self.roll.sender_of(client) else { return };
         self.out.changed |= !packet.rules().notes_changes;
         self.forget_what_has_changed();
-        if let Standing::Peer(id, group, _) = who {
+        if let Sender::Peer(id, group, _) = who {
             self.hear(id, group);
         }
         match self.count(client, &packet).and_then(|()| self.admit(who, &packet)) {
@@ -294,15 +294,15 @@ impl MasterState {
     }
 
     /// Records the fact that an admitted packet states.
-    fn record(&mut self, client: ClientKey, who: Standing, packet: C2m) {
+    fn record(&mut self, client: ClientKey, who: Sender, packet: C2m) {
         match (who, packet) {
             (who, C2m::StatusRequest(request)) => self.record_question(client, who, request),
             (who, C2m::RatesRequest(asked)) => self.record_rates_request(client, who, asked),
-            (Standing::Stranger(_), C2m::Examine(asked)) => self.record_examination(client, who, asked),
-            (Standing::Stranger(_), C2m::Register(register)) => self.register(client, register),
+            (Sender::Stranger(_), C2m::Examine(asked)) => self.record_examination(client, who, asked),
+            (Sender::Stranger(_), C2m::Register(register)) => self.register(client, register),
             // The table admits nothing else from a stranger.
-            (Standing::Stranger(_), _) => {}
-            (Standing::Peer(id, group, _), packet) => self.record_of_peer(id, group, packet),
+            (Sender::Stranger(_), _) => {}
+            (Sender::Peer(id, group, _), packet) => self.record_of_peer(id, group, packet),
         }
     }
 
@@ -378,7 +378,7 @@ impl MasterState {
             registered_at: self.roll.now,
             sizes_told: None,
             formed: None,
-            past: groups::fixed_group::Past::default(),
+            past: groups::formed::Past::default(),
             info,
         };
         let before = match &peer.info.previous {

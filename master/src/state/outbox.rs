@@ -1,9 +1,8 @@
 //! The consequences of facts: what the caller of the machine is to do, in this order, and whether there is more to look
 //! at.
 
-use super::membership::members::Roll;
 use super::types::{Action, ClientKey};
-use pccl_protocol::{M2c, PeerId};
+use pccl_protocol::M2c;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -33,19 +32,6 @@ impl Outbox {
 
     pub(crate) fn send_all(&mut self, clients: Vec<ClientKey>, packet: M2c) {
         self.push(Action::SendAll { clients, packet });
-    }
-
-    /// To one peer, if it is still there.
-    pub(crate) fn send_peer(&mut self, roll: &Roll, id: PeerId, packet: M2c) {
-        if let Some(peer) = roll.peers.get(&id) {
-            self.send(peer.client, packet);
-        }
-    }
-
-    /// To those of these peers that are still there.
-    pub(crate) fn send_peers(&mut self, roll: &Roll, ids: &[PeerId], packet: M2c) {
-        let clients = ids.iter().filter_map(|id| roll.peers.get(id)).map(|peer| peer.client).collect();
-        self.send_all(clients, packet);
     }
 
     fn log(&mut self, level: log::Level, text: String) {

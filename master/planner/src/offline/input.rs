@@ -1,36 +1,14 @@
 //! A matrix from the text of a file.
 
 use super::{
+    bad_input::BadInput,
     table::{self, Table},
     tsplib,
 };
 use crate::{Link, MAX_COST, MAX_MATRIX_PEERS, Matrix};
-use std::fmt;
 
 /// Most decimals of a cost.
 const MOST_DECIMALS: usize = 6;
-
-/// A defect of a file, and the line that has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadInput {
-    /// The line, counted from 1.
-    pub line: usize,
-    text: String,
-}
-
-impl BadInput {
-    pub(super) fn new(line: usize, text: impl Into<String>) -> Self {
-        Self { line, text: text.into() }
-    }
-}
-
-impl fmt::Display for BadInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.text)
-    }
-}
-
-impl std::error::Error for BadInput {}
 
 /// The meaning of the numbers of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

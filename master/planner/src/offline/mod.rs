@@ -1,5 +1,6 @@
 //! Planning without a run: matrices from files, plans as text, JSON and pictures.
 
+mod bad_input;
 mod in_time;
 mod input;
 mod report;
@@ -7,7 +8,8 @@ mod svg;
 mod table;
 mod tsplib;
 
+pub use bad_input::BadInput;
 pub use in_time::plan_in_time;
-pub use input::{BadInput, Input, Kind, read};
+pub use input::{Input, Kind, read};
 pub use report::{Report, Surroundings, no_plan_to_json, no_plan_to_text};
 pub use svg::to_svg;

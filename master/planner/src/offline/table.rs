@@ -1,6 +1,6 @@
 //! Tables of comma-separated values: names in the first line, then one row for each.
 
-use super::input::BadInput;
+use super::bad_input::BadInput;
 
 /// Cells with the numbers of their lines.
 pub(super) struct Table {

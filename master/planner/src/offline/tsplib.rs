@@ -1,6 +1,6 @@
 //! Files of the TSPLIB with a full matrix.
 
-use super::input::BadInput;
+use super::bad_input::BadInput;
 use crate::MAX_MATRIX_PEERS;
 
 /// Costs row by row, with the line of each.

@@ -2,7 +2,7 @@
 
 use super::half_open::HalfOpen;
 use super::inbox::Inbox;
-use crate::event_loop::replication::replay::Place;
+use crate::event_loop::connections::place::Place;
 use pccl_protocol::{
     M2c, Term,
     limits::{CONTROL_BUFFER_BYTES, MAX_KEPT_BYTES, MAX_THROWN_AWAY_BYTES, MIN_READ_BYTES, READER_WINDOW_MS},

@@ -10,5 +10,6 @@ pub(crate) mod frame;
 pub(crate) mod half_open;
 pub(crate) mod inbox;
 pub(crate) mod large_packets;
+pub(crate) mod place;
 pub(crate) mod reading;
 pub(crate) mod resumption;

@@ -1,6 +1,5 @@
 //! A thread that looks for the leader and listens to it: what it says makes a copy of all that it knows.
 
-use crate::event_loop::replication::forced_failover::Intent;
 use crate::event_loop::replication::replay::Recalled;
 use crate::journal::{Entry, FORMAT, Opening, TakeError, take};
 use mio::Waker;
@@ -66,6 +65,16 @@ pub(crate) enum View {
     Acts(String),
     /// Nobody.
     Nobody(String),
+}
+
+/// This master is about to act.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Intent {
+    /// The round of looking for others that was under way: a later one counts.
+    pub(crate) begun: u64,
+    pub(crate) since: Instant,
+    /// By the word of an operator.
+    pub(crate) is_forced: bool,
 }
 
 /// State that the thread and the loop share.

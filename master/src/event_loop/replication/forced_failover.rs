@@ -6,7 +6,7 @@
 //! then answers that it acts soon; any other one asks for none until it hears what has become of it.
 
 use crate::event_loop::EventLoop;
-use crate::event_loop::replication::follower_side::{Following, Heard, View, draw_copy};
+use crate::event_loop::replication::follower_side::{Following, Heard, Intent, View, draw_copy};
 use crate::event_loop::replication::standby::Standing;
 use crate::leadership::Leader;
 use pccl_protocol::{
@@ -26,16 +26,6 @@ const ROUNDS: u64 = 2;
 const ADVICE: Duration = Duration::from_millis(STANDBY_ADVICE_MS);
 /// Terms that others may have asked for in vain, and which members may know, are below that of a forced take-over.
 const TERMS: u64 = 1000;
-
-/// This master is about to act.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Intent {
-    /// The round of looking for others that was under way: a later one counts.
-    begun: u64,
-    since: Instant,
-    /// By the word of an operator.
-    is_forced: bool,
-}
 
 impl Standing {
     fn intend(&mut self, is_forced: bool) {

@@ -4,7 +4,6 @@
 use crate::event_loop::EventLoop;
 use crate::event_loop::connections::conn::Conn;
 use crate::event_loop::connections::frame::frame;
-use crate::event_loop::replication::journal_writer::Replication;
 use crate::event_loop::replication::successor::Inquiry;
 use crate::{
     journal::{Entry, FORMAT, Opening, put},
@@ -330,7 +329,7 @@ impl EventLoop {
     pub(crate) fn lead(&self) -> StatusLead {
         let copies = self.replication.as_ref().map(|replication| replication.leader.copies());
         let standbys = copies.map(|copies| copies.standbys).unwrap_or_default();
-        let journal = self.replication.as_ref().and_then(Replication::journal_status);
+        let journal = self.replication.as_ref().and_then(|it| it.journal_status());
         // One that was superseded and does not know it must not say that it leads.
         let is_in_doubt =
             self.replication.as_ref().is_some_and(|replication| replication.followers.inquiry.is_in_doubt());

@@ -3,45 +3,17 @@
 //! asked.
 
 use crate::event_loop::connections::frame::frame;
+use crate::event_loop::connections::place::Place;
 use crate::event_loop::tickets::TicketOffice;
 use crate::{
-    journal::{Chapter, Client, Entry, Open},
+    journal::{Chapter, Entry, Open},
     leadership::{Past, VoterSets},
     origin::Origin,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
 };
-use pccl_protocol::{M2c, RunId, Term, limits::MAX_KEPT_BYTES};
-use std::{collections::BTreeMap, net::IpAddr};
-use tinysockets::{
-    key::RunKeys,
-    write_queue::{Frame, WriteQueue},
-};
-
-/// The place of a client.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) remote: IpAddr,
-    /// Numbered packets of it that have come.
-    pub(crate) received: u64,
-    /// The newest term that it may know, and the most packets that it may have had, when it comes back for the first
-    /// time, if one acts by an operator's word.
-    pub(crate) at_most: Option<(Term, u64)>,
-    /// Packets that it may not have.
-    pub(crate) queue: WriteQueue,
-}
-
-impl Place {
-    fn new(remote: IpAddr) -> Self {
-        Self { remote, received: 0, at_most: None, queue: WriteQueue::recalled(0, MAX_KEPT_BYTES) }
-    }
-
-    fn of(client: Client) -> Self {
-        let Client { remote, received, at_most, before, frames } = client;
-        let mut queue = WriteQueue::recalled(before, MAX_KEPT_BYTES);
-        frames.into_iter().for_each(|bytes| queue.push_left(Frame::new(bytes).numbered()));
-        Self { remote, received, at_most, queue }
-    }
-}
+use pccl_protocol::{M2c, RunId};
+use std::collections::BTreeMap;
+use tinysockets::key::RunKeys;
 
 /// See the module's documentation.
 pub(crate) struct Recalled {

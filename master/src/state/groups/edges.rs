@@ -4,7 +4,6 @@
 //! Ring and mesh are lists of edges ([`ring_of`], [`mesh_of`]) and nothing more: an edge stands, fails and is built
 //! anew in one way, whatever it is for. The purpose of an edge says only what follows from that.
 
-use super::in_flight::Flow;
 use crate::state::membership::black_holes::BlackHoles;
 use crate::state::optimise::rates::Pace;
 use crate::state::types::Timestamp;
@@ -69,6 +68,14 @@ pub(crate) enum Severity {
     Avoided,
     /// Could not be built: no ring has it.
     Forbidden,
+}
+
+/// The counts of the two ends of an edge.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Flow {
+    pub(crate) counts: (u64, u64),
+    /// Since when bytes have been missing and none has arrived.
+    pub(crate) since: Timestamp,
 }
 
 /// An edge of the present plan.

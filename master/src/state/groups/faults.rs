@@ -2,8 +2,9 @@
 
 use super::all_groups::Groups;
 use super::edges::{Complaint, EdgeEnds, HeldFault, Mark, Severity};
-use super::group::{BrokenEdge, Group};
+use super::group::Group;
 use super::in_flight::Missing;
+use super::losses::BrokenEdge;
 use crate::state::membership::black_holes::LET_LARGE_PACKETS_PASS;
 use crate::state::membership::members::Roll;
 use crate::state::outbox::Outbox;

@@ -6,104 +6,20 @@
 
 use super::all_groups::Groups;
 use super::edges::{EdgeEnds, Severity, ring_of};
-use super::group::{GivenUp, Group, Loss, Op, SharedState, Sync};
+use super::formed::{Broken, Formed, Past};
+use super::group::{Group, Op, SharedState, Sync};
+use super::losses::{GivenUp, Loss};
 use crate::state::MasterState;
-use crate::state::membership::client::{Membership, Phase as Stage};
+use crate::state::membership::client::Membership;
 use crate::state::membership::members::Roll;
+use crate::state::membership::sender::Phase as Stage;
 use crate::state::optimise::measured::Measured;
 use crate::state::outbox::Outbox;
 use pccl_protocol::{
-    Cause, CollectiveId, Culprit, GroupEpoch, GroupFormed, GroupId, GroupUuid, M2c, OpOutcome, Operation,
-    Outcome, PeerId, Phase, Purpose, RequestId, Revision, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
+    Cause, CollectiveId, GroupFormed, GroupId, GroupUuid, M2c, OpOutcome, Operation, Outcome, PeerId, Phase,
+    Purpose, RequestId, SyncId, SyncOutcome, SyncOutcomeFor, Text, Verdict,
 };
 use std::collections::BTreeMap;
-use std::fmt;
-
-/// The facts that make a group one of given members.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Formed {
-    uuid: GroupUuid,
-    /// The number for which its members registered.
-    pool: GroupId,
-    /// The place is the rank, and that in the ring.
-    pub(crate) members: Vec<PeerId>,
-    /// Votes that are answered when the ring stands for the first time.
-    pub(crate) votes: BTreeMap<PeerId, RequestId>,
-    /// A caller gave it up before that.
-    given_up: Option<GivenUp>,
-    /// Why it is not whole.
-    pub(crate) broken: Option<Broken>,
-}
-
-/// Why a formed group is not whole.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Broken {
-    cause: Cause,
-    culprits: Vec<Culprit>,
-    silent_ms: u64,
-    detail: Text,
-}
-
-impl Broken {
-    fn lost(loss: &Loss) -> Self {
-        let Loss { cause, culprit, silent_ms, detail } = loss.clone();
-        Self { cause, culprits: vec![culprit], silent_ms, detail }
-    }
-
-    /// The verdict for whatever a member does in the group.
-    fn verdict(&self, operation: Operation, phase: Phase, bytes_done: u64) -> Verdict {
-        let why = match self.detail.as_str() {
-            "" => self.cause.to_string(),
-            detail if self.cause == Cause::GroupBroken => detail.to_owned(),
-            detail => format!("{}: {detail}", self.cause),
-        };
-        Verdict {
-            cause: Cause::GroupBroken,
-            culprits: self.culprits.clone(),
-            operation,
-            phase,
-            bytes_done,
-            silent_ms: self.silent_ms,
-            detail: Text::new(format!("{why}; the group has to be formed again")),
-        }
-    }
-
-    /// The verdict for those who wait for the group to stand.
-    fn forming_verdict(&self, uuid: GroupUuid) -> Verdict {
-        let Self { cause, culprits, silent_ms, detail } = self.clone();
-        let (operation, phase) = (Operation::Forming(uuid), Phase::Connecting);
-        Verdict { cause, culprits, operation, phase, bytes_done: 0, silent_ms, detail }
-    }
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let culprits: Vec<String> = self.culprits.iter().map(ToString::to_string).collect();
-        write!(f, "{}: {}", self.cause, culprits.join(" and "))?;
-        match self.detail.as_str() {
-            "" => Ok(()),
-            detail => write!(f, " ({detail})"),
-        }
-    }
-}
-
-/// The past of a peer in the formed groups that it was in.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Past {
-    /// The last epoch that it may know.
-    epoch: GroupEpoch,
-    /// The last revision that it is known to hold.
-    revision: Option<Revision>,
-    /// Why its last group is not whole.
-    broken: Option<Broken>,
-}
-
-impl Past {
-    /// Whether there was a group that it may still vote in.
-    pub(crate) const fn has_group(&self) -> bool {
-        self.broken.is_some()
-    }
-}
 
 impl Group {
     /// A member has gone.

@@ -6,7 +6,7 @@
 
 use super::all_groups::Groups;
 use super::edges::ring_of;
-use super::group::{GivenUp, Loss, WhyGivenUp};
+use super::losses::{GivenUp, Loss, WhyGivenUp};
 use crate::state::MasterState;
 use crate::state::membership::client::Peer;
 use crate::state::membership::members::Roll;

@@ -4,19 +4,12 @@
 //! taken the bytes in and acknowledged them before it failed. The counts of both ends tell. As long as bytes are not
 //! even acknowledged, the sending end judges by itself, see `Beat::stalled`, and says nothing here.
 
+use super::edges::Flow;
 use super::group::Group;
 use crate::state::membership::members::Roll;
 use crate::state::types::Timestamp;
 use pccl_protocol::{EdgeBytes, LinkGeneration, PeerId};
 use std::time::Duration;
-
-/// The counts of the two ends of an edge.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Flow {
-    counts: (u64, u64),
-    /// Since when bytes have been missing and none has arrived.
-    pub(crate) since: Timestamp,
-}
 
 /// Bytes that are missing on an edge.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]

@@ -8,70 +8,18 @@
 use super::all_groups::Groups;
 use super::connectivity::Net;
 use super::edges::{EdgeEnds, Wanted, mesh_of};
-use super::group::{BrokenEdge, Group};
+use super::group::Group;
+use super::losses::BrokenEdge;
 use crate::state::membership::members::Roll;
 use crate::state::outbox::Outbox;
 use crate::state::types::Timestamp;
 use pccl_planner::Dials;
 use pccl_protocol::{Descriptor, EdgeFault, PeerId, Purpose, Text, limits};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A caller that asks for pairwise exchange by name waits for the mesh for this time after the ring stands. The edges
 /// of the mesh are built at the same time, and take a few round trips more.
 const MESH_PATIENCE: Duration = Duration::from_secs(2);
-/// How often a fault that comes back is remembered for twice as long as the one before: to an hour, from a minute.
-const DOUBLINGS_MAX: u32 = 6;
-
-/// The remembered faults of the mesh of one group.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Mesh {
-    /// Edges that failed, and until when that is remembered.
-    faults: BTreeMap<EdgeEnds, Timestamp>,
-    /// When it was last planned again because its faults were over, and for how long those were remembered.
-    renewed: Option<(Timestamp, Duration)>,
-    /// For how long the latest fault is remembered.
-    memory: Duration,
-}
-
-impl Mesh {
-    /// Whether a ring in this order would have a mesh if it were planned now.
-    pub(crate) fn is_possible(&self, order: &[PeerId], now: Timestamp) -> bool {
-        let is_remembered = |ends: &EdgeEnds, until: Timestamp| {
-            until > now && order.contains(&ends.0) && order.contains(&ends.1)
-        };
-        (3..=limits::MAX_MESH_RANKS).contains(&order.len())
-            && !self.faults.iter().any(|(ends, until)| is_remembered(ends, *until))
-    }
-
-    /// Whether a fault of one of its edges is remembered.
-    pub(crate) fn has_faults(&self) -> bool {
-        !self.faults.is_empty()
-    }
-
-    /// Whether a fault of this edge is remembered.
-    pub(crate) fn has_fault_of(&self, ends: EdgeEnds) -> bool {
-        self.faults.contains_key(&ends)
-    }
-
-    /// When the last of its faults is over, if there were any.
-    fn faults_end(&self) -> Option<Timestamp> {
-        self.faults.values().max().copied()
-    }
-
-    /// Notes that an edge failed: for how long, and whether that is news. One that fails again soon after the mesh was
-    /// planned anew is remembered for longer, so that a pair which never connects costs few plans.
-    fn add_fault(&mut self, ends: EdgeEnds, now: Timestamp, shortest: Duration) -> bool {
-        self.memory = match self.renewed {
-            Some((at, before)) if now.since(at) < before * 2 => {
-                (before * 2).min(shortest * (1 << DOUBLINGS_MAX))
-            }
-            _ => shortest,
-        };
-        self.faults.insert(ends, now + self.memory).is_none()
-    }
-}
-
 impl Net {
     /// The edges of the mesh for a ring in this order, but for those that nobody can dial: none while a fault between
     /// two of its members is remembered, or if even the ring needs the relay. `wish` says how many connections the ring

@@ -7,7 +7,8 @@
 use super::all_groups::Groups;
 use super::connectivity::Net;
 use super::edges::{Edge, EdgeEnds, Wanted};
-use super::group::{BrokenEdge, Group};
+use super::group::Group;
+use super::losses::BrokenEdge;
 use crate::state::membership::members::Roll;
 use crate::state::operations::collective::Step;
 use crate::state::outbox::Outbox;
@@ -15,7 +16,7 @@ use crate::state::types::Timestamp;
 use pccl_protocol::{
     Algorithm, Cause, CollectiveId, CollectiveKind, EdgeFault, OpId, Pair, PeerId, Purpose, Text, limits,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// How it is with the edge from one member to another.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -26,16 +27,6 @@ pub(crate) enum PairState {
     Coming,
     /// It failed a short time ago, or one end has as many of them as it can have.
     Failed(Text),
-}
-
-/// The edges that are asked for, and those that have failed.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Pairs {
-    wanted: BTreeSet<EdgeEnds>,
-    /// Edges that make room for others.
-    unused: BTreeSet<EdgeEnds>,
-    /// Edges that failed, until when that is remembered, and why.
-    failed: BTreeMap<EdgeEnds, (Timestamp, Text)>,
 }
 
 impl Net {

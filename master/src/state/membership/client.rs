@@ -1,8 +1,8 @@
 //! A connection and the peer behind it.
 
-use super::ports::Closed;
 use super::rate_limits::Allowance;
-use crate::state::groups::fixed_group::Past;
+use super::sender::Phase;
+use crate::state::groups::formed::Past;
 use crate::state::operations::crossed_calls::Crossing;
 use crate::state::shared_state::prefetch::Ahead;
 use crate::state::types::{ClientKey, Timestamp};
@@ -46,17 +46,6 @@ impl Client {
     pub(crate) fn registration_due(&self, timeout: Duration) -> Timestamp {
         self.connected_at + timeout * (1 + u32::from(self.examined.is_some()))
     }
-}
-
-/// How far a peer has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub(crate) enum Phase {
-    /// Waits for a round that admits it.
-    Pending,
-    /// Member of a ring that is being connected in a running round.
-    Connecting,
-    /// Full member: votes and is counted.
-    Accepted,
 }
 
 /// How far a peer has come, with what it can only be in there: a newcomer may fetch the state ahead, a member may vote.
@@ -157,6 +146,16 @@ pub(crate) struct Away {
     pub(crate) is_dead: bool,
     /// How the connection ended.
     pub(crate) text: String,
+}
+
+/// A port of a peer that the master has not reached.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Closed {
+    pub(crate) is_state: bool,
+    pub(crate) since: Timestamp,
+    pub(crate) why: String,
+    /// The others have been asked.
+    pub(crate) asked: bool,
 }
 
 /// A registered peer.

@@ -3,9 +3,9 @@
 //! Nothing is kept of it. The peer that asks has its own limit for the connection, and hears when the other one is
 //! lost.
 
-use super::client::Phase;
 use super::members::Roll;
 use super::packet_guard::protocol;
+use super::sender::Phase;
 use crate::state::MasterState;
 use crate::state::outbox::Outbox;
 use pccl_protocol::{Call, CallMe, KickReason, M2c, PeerId, TicketRole};

@@ -5,10 +5,12 @@
 //! with something else: another one has seen an edge to it break, nobody listens on its port any more, or it has not
 //! come back in time.
 
-use super::client::{Away, Peer, Phase};
+use super::client::{Away, Peer};
 use super::members::Roll;
+use super::sender::Phase;
 use crate::state::MasterState;
-use crate::state::groups::group::{Group, Loss};
+use crate::state::groups::group::Group;
+use crate::state::groups::losses::Loss;
 use crate::state::types::{ClientKey, Timestamp};
 use pccl_protocol::{Cause, EdgeReport, PeerId, Register, Text, limits};
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};

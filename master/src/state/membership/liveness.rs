@@ -1,9 +1,10 @@
 //! Peers that are heard, silent or late; and how a peer goes.
 
-use super::client::Phase;
 use super::members::Roll;
+use super::sender::Phase;
 use crate::state::MasterState;
-use crate::state::groups::group::{Group, Loss};
+use crate::state::groups::group::Group;
+use crate::state::groups::losses::Loss;
 use crate::state::types::{ClientKey, Timestamp};
 use pccl_protocol::{Cause, KickCode, KickReason, M2c, Nothing, PeerId, Purpose, Text};
 

@@ -1,11 +1,12 @@
 //! The roll: connections and registered peers; and what is the same for all rules, the time and the settings. Every
 //! rule may read it.
 
-use super::client::{Client, CommonVote, Membership, Peer, Phase};
-use super::packet_guard::Standing;
+use super::client::{Client, CommonVote, Membership, Peer};
+use super::sender::{Phase, Sender};
+use crate::state::outbox::Outbox;
 use crate::state::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
-use pccl_protocol::{Culprit, GroupId, PeerId, RunId, StateSource, WorldEpoch, WorldSizes};
+use pccl_protocol::{Culprit, GroupId, M2c, PeerId, RunId, StateSource, WorldEpoch, WorldSizes};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry};
 
@@ -186,11 +187,11 @@ impl Roll {
     }
 
     /// Where `client` stands; `None` if the machine does not know it (any more).
-    pub(crate) fn standing(&self, client: ClientKey) -> Option<Standing> {
+    pub(crate) fn sender_of(&self, client: ClientKey) -> Option<Sender> {
         let known = self.clients.get(&client)?;
-        let Some(id) = known.peer else { return Some(Standing::Stranger(known.requests)) };
+        let Some(id) = known.peer else { return Some(Sender::Stranger(known.requests)) };
         let peer = self.peers.get(&id)?;
-        Some(Standing::Peer(id, peer.group(), peer.phase()))
+        Some(Sender::Peer(id, peer.group(), peer.phase()))
     }
 
     /// Whether a peer has been silent for so long that it may be dead, or its connection has ended.
@@ -323,4 +324,20 @@ impl Roll {
 
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Packets to peers.
+impl Outbox {
+    /// To one peer, if it is still there.
+    pub(crate) fn send_peer(&mut self, roll: &Roll, id: PeerId, packet: M2c) {
+        if let Some(peer) = roll.peers.get(&id) {
+            self.send(peer.client, packet);
+        }
+    }
+
+    /// To those of these peers that are still there.
+    pub(crate) fn send_peers(&mut self, roll: &Roll, ids: &[PeerId], packet: M2c) {
+        let clients = ids.iter().filter_map(|id| roll.peers.get(id)).map(|peer| peer.client).collect();
+        self.send_all(clients, packet);
+    }
 }

@@ -4,8 +4,9 @@
 //! master takes only peers that can be reached. It stays that until it connects anew. Which edges there can be with it
 //! is the matter of [`Dials`].
 
-use super::client::{Peer, Phase};
+use super::client::Peer;
 use super::members::Roll;
+use super::sender::Phase;
 use crate::state::MasterState;
 use crate::state::groups::edges::EdgeEnds;
 use crate::state::outbox::Outbox;

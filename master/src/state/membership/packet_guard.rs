@@ -4,8 +4,9 @@
 //! Only what no delay can explain is refused. A packet that was sent before its sender could know of a change is legal
 //! and is answered; see the rules of each vote.
 
-use super::client::{Peer, Phase};
+use super::client::Peer;
 use super::members::Roll;
+use super::sender::{Phase, Sender};
 use crate::state::MasterState;
 use crate::state::groups::all_groups::Groups;
 use crate::state::groups::group::Op;
@@ -14,58 +15,29 @@ use pccl_protocol::{
     C2m, CollectiveKind, GroupId, Initiate, KickCode, KickReason, OpId, PeerId, Register, Senders, limits,
 };
 
-/// Where the sender of a packet stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) enum Standing {
-    /// Connected, not registered; how often it has asked for the status.
-    Stranger(u32),
-    /// Registered.
-    Peer(PeerId, GroupId, Phase),
-}
-
-impl Standing {
-    const fn sender(self) -> Senders {
-        match self {
-            Self::Stranger(_) => Senders::STRANGER,
-            Self::Peer(_, _, Phase::Pending) => Senders::PENDING,
-            Self::Peer(_, _, Phase::Connecting) => Senders::CONNECTING,
-            Self::Peer(_, _, Phase::Accepted) => Senders::ACCEPTED,
-        }
-    }
-
-    const fn describe(self) -> &'static str {
-        match self {
-            Self::Stranger(_) => "a client that has not registered",
-            Self::Peer(_, _, Phase::Pending) => "a peer that waits for admission",
-            Self::Peer(_, _, Phase::Connecting) => "a peer that is being admitted",
-            Self::Peer(_, _, Phase::Accepted) => "an accepted peer",
-        }
-    }
-}
-
 pub(crate) fn protocol(text: impl Into<String>) -> KickReason {
     KickReason::new(KickCode::Protocol, text)
 }
 
-fn illegal(packet: &C2m, who: Standing) -> KickReason {
+fn illegal(packet: &C2m, who: Sender) -> KickReason {
     protocol(format!("{} from {}", packet.name(), who.describe()))
 }
 
 impl MasterState {
     /// Decides whether a client may send this packet now: first by the table of senders that stands where packets are
     /// declared ([`C2m::rules`]), then by the facts of the run.
-    pub(crate) fn admit(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
+    pub(crate) fn admit(&self, who: Sender, packet: &C2m) -> Result<(), KickReason> {
         let is_listed = match who {
-            Standing::Peer(id, ..) => self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed),
-            Standing::Stranger(_) => false,
+            Sender::Peer(id, ..) => self.roll.peers.get(&id).is_some_and(|peer| peer.info.formed),
+            Sender::Stranger(_) => false,
         };
         let rules = packet.rules();
         let senders = if is_listed { rules.from_listed } else { rules.from };
-        if senders.has(who.sender()) {
+        if senders.has(who.phases()) {
             return self.admit_by_facts(who, packet);
         }
         Err(match (packet, who) {
-            (C2m::Register(_), Standing::Peer(..)) => protocol("registered twice on one connection"),
+            (C2m::Register(_), Sender::Peer(..)) => protocol("registered twice on one connection"),
             _ if is_listed && senders == Senders::NOBODY && rules.from != Senders::NOBODY => {
                 protocol(format!("{} from a peer whose groups are formed of lists", packet.name()))
             }
@@ -74,9 +46,9 @@ impl MasterState {
     }
 
     /// The conditions beyond the phase of the sender; most packets have none.
-    fn admit_by_facts(&self, who: Standing, packet: &C2m) -> Result<(), KickReason> {
+    fn admit_by_facts(&self, who: Sender, packet: &C2m) -> Result<(), KickReason> {
         use Phase::{Accepted, Pending};
-        use Standing::{Peer as Known, Stranger};
+        use Sender::{Peer as Known, Stranger};
         match (packet, who) {
             (C2m::Register(info), Stranger(_)) => self.roll.admit_registration(&self.groups, info),
             (C2m::Examine(examine), Stranger(_)) if self.roll.is_taken(examine.peer) => {

@@ -1,7 +1,8 @@
 //! The master's own findings about the ports of peers, and what is said of them.
 
-use super::client::{Peer, Phase};
+use super::client::{Closed, Peer};
 use super::members::Roll;
+use super::sender::Phase;
 use crate::state::groups::all_groups::Groups;
 use crate::state::groups::edges::EdgeEnds;
 use crate::state::outbox::Outbox;
@@ -9,16 +10,6 @@ use crate::state::types::{Action, Timestamp};
 use core::net::IpAddr;
 use pccl_protocol::{M2c, PeerId, ReachTarget, Text};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A port of a peer that the master has not reached.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Closed {
-    pub(crate) is_state: bool,
-    since: Timestamp,
-    pub(crate) why: String,
-    /// The others have been asked.
-    pub(crate) asked: bool,
-}
 
 impl Roll {
     /// Has the listeners of a peer tried that has just registered, unless it says that nobody can reach them.

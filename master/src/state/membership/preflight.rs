@@ -3,7 +3,7 @@
 
 use super::client::{Client, Peer, candidates, view};
 use super::members::Roll;
-use super::packet_guard::Standing;
+use super::sender::Sender;
 use crate::state::MasterState;
 use crate::state::types::{Action, ClientKey};
 use pccl_protocol::{
@@ -52,7 +52,7 @@ impl Roll {
 
 impl MasterState {
     /// Has the ports of a machine tried. A second question before the answer takes the place of the first one.
-    pub(crate) fn record_examination(&mut self, key: ClientKey, who: Standing, asked: Examine) {
+    pub(crate) fn record_examination(&mut self, key: ClientKey, who: Sender, asked: Examine) {
         self.roll.count_question(key, who);
         let (now, limit) = (self.roll.now, self.roll.options.dial_timeout.min(LIMIT));
         let is_encrypted = self.roll.options.is_encrypted();

@@ -2,8 +2,9 @@
 //! and the search for what is wrong with it. So after the first time such a peer is let in again only after a while,
 //! each time a longer one.
 
-use super::client::{Peer, Phase};
+use super::client::Peer;
 use super::members::Roll;
+use super::sender::Phase;
 use crate::state::groups::all_groups::Groups;
 use crate::state::outbox::Outbox;
 use crate::state::types::Timestamp;

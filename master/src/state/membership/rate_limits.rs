@@ -2,8 +2,7 @@
 //! network from which they come. A client that is faster is read more slowly, and never dropped: a program may be as
 //! fast as it likes, and its packets wait in its own buffers.
 
-use super::client::Phase;
-use super::packet_guard::Standing;
+use super::sender::{Phase, Sender};
 use crate::state::MasterState;
 use crate::state::types::{ClientKey, Options, Timestamp};
 use core::net::IpAddr;
@@ -142,21 +141,21 @@ impl MasterState {
 
     /// The largest packet that a client may send now, in bytes.
     pub fn largest_packet_bytes(&self, client: ClientKey) -> usize {
-        match self.roll.standing(client) {
-            None | Some(Standing::Stranger(_)) => limits::MAX_FIRST_PACKET_BYTES,
-            Some(Standing::Peer(id, _, Phase::Pending)) => match self.roll.peers.get(&id) {
+        match self.roll.sender_of(client) {
+            None | Some(Sender::Stranger(_)) => limits::MAX_FIRST_PACKET_BYTES,
+            Some(Sender::Peer(id, _, Phase::Pending)) => match self.roll.peers.get(&id) {
                 // Packets that it sent in its last group may still be on their way.
                 Some(peer) if peer.info.formed && peer.past.has_group() => limits::MAX_PACKET_BYTES,
                 Some(peer) if peer.info.formed => limits::MAX_FORMING_PACKET_BYTES,
                 _ => limits::MAX_WAITING_PACKET_BYTES,
             },
-            Some(Standing::Peer(_, _, Phase::Connecting | Phase::Accepted)) => limits::MAX_PACKET_BYTES,
+            Some(Sender::Peer(_, _, Phase::Connecting | Phase::Accepted)) => limits::MAX_PACKET_BYTES,
         }
     }
 
     /// Whether a client is here, and neither in a ring nor on its way into one.
     pub fn is_outside(&self, client: ClientKey) -> bool {
-        let standing = self.roll.standing(client);
-        standing.is_some_and(|it| matches!(it, Standing::Stranger(_) | Standing::Peer(_, _, Phase::Pending)))
+        let standing = self.roll.sender_of(client);
+        standing.is_some_and(|it| matches!(it, Sender::Stranger(_) | Sender::Peer(_, _, Phase::Pending)))
     }
 }

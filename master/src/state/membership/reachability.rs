@@ -4,8 +4,9 @@
 //! The master itself tries the listeners of each peer that registers. Its finding is a hint: the peer is warned, and
 //! the others are asked, since they may reach what the master does not, and the other way round.
 
-use super::client::{Peer, Phase};
+use super::client::Peer;
 use super::members::Roll;
+use super::sender::Phase;
 use crate::state::MasterState;
 use crate::state::groups::all_groups::Groups;
 use crate::state::groups::edges::{EdgeEnds, Mark, Severity};

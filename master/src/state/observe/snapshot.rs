@@ -2,7 +2,7 @@
 
 use crate::state::MasterState;
 use crate::state::groups::group::{Op, Sync};
-use crate::state::membership::client::Phase;
+use crate::state::membership::sender::Phase;
 use crate::state::types::ClientKey;
 use pccl_protocol::{
     Algorithm, GroupEpoch, GroupId, LinkGeneration, OpId, PeerId, Revision, SyncId, WorldEpoch,

@@ -2,9 +2,10 @@
 
 use crate::state::MasterState;
 use crate::state::groups::group::Group;
-use crate::state::membership::client::{Peer, Phase};
+use crate::state::membership::client::Peer;
 use crate::state::membership::members::Roll;
-use crate::state::membership::packet_guard::{Standing, protocol};
+use crate::state::membership::packet_guard::protocol;
+use crate::state::membership::sender::{Phase, Sender};
 use crate::state::optimise::measured::Measured;
 use crate::state::types::{ClientKey, Timestamp};
 use pccl_protocol::{
@@ -55,8 +56,8 @@ impl Group {
 
 impl Roll {
     /// A client that has not registered may ask a few times only.
-    pub(crate) fn count_question(&mut self, client: ClientKey, who: Standing) {
-        if let (Standing::Stranger(_), Some(client)) = (who, self.clients.get_mut(&client)) {
+    pub(crate) fn count_question(&mut self, client: ClientKey, who: Sender) {
+        if let (Sender::Stranger(_), Some(client)) = (who, self.clients.get_mut(&client)) {
             client.requests = client.requests.saturating_add(1);
         }
     }
@@ -98,7 +99,7 @@ impl Roll {
 }
 
 impl MasterState {
-    pub(crate) fn record_question(&mut self, client: ClientKey, who: Standing, request: RequestId) {
+    pub(crate) fn record_question(&mut self, client: ClientKey, who: Sender, request: RequestId) {
         self.roll.count_question(client, who);
         let Some(known) = self.roll.clients.get_mut(&client) else { return };
         known.questions.push_back(request);
@@ -124,9 +125,9 @@ impl MasterState {
     /// The questions of a client that are answered now, and the group of which it is a member. The others are put off.
     fn questions_to_answer(&mut self, client: ClientKey) -> (Option<GroupId>, Vec<RequestId>) {
         let (now, mut requests) = (self.roll.now, Vec::new());
-        let (group, phase) = match self.roll.standing(client) {
-            Some(Standing::Peer(_, group, phase)) => (Some(group), Some(phase)),
-            Some(Standing::Stranger(_)) | None => (None, None),
+        let (group, phase) = match self.roll.sender_of(client) {
+            Some(Sender::Peer(_, group, phase)) => (Some(group), Some(phase)),
+            Some(Sender::Stranger(_)) | None => (None, None),
         };
         let Some(known) = self.roll.clients.get_mut(&client) else { return (None, requests) };
         while let Some(request) = known.questions.front().copied() {
@@ -140,7 +141,7 @@ impl MasterState {
         (group, requests)
     }
 
-    pub(crate) fn record_rates_request(&mut self, client: ClientKey, who: Standing, asked: RatesRequest) {
+    pub(crate) fn record_rates_request(&mut self, client: ClientKey, who: Sender, asked: RatesRequest) {
         self.roll.count_question(client, who);
         let group = asked.group.or_else(|| self.groups.keys().next().copied());
         let found = group.and_then(|id| Some((id, self.groups.get(&id)?)));

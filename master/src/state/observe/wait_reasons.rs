@@ -4,8 +4,9 @@
 use crate::state::MasterState;
 use crate::state::groups::all_groups::Groups;
 use crate::state::groups::group::{Group, Op, Sync, VoterReport};
-use crate::state::membership::client::{CommonVote, Peer, Phase};
+use crate::state::membership::client::{CommonVote, Peer};
 use crate::state::membership::members::Roll;
+use crate::state::membership::sender::Phase;
 use crate::state::types::Timestamp;
 use pccl_protocol::{GroupId, OpId, PeerId, Purpose, Text};
 use std::collections::BTreeSet;

@@ -2,8 +2,9 @@
 //! is one for all, unless it has been decided before; those who vote for that attempt later learn it.
 
 use crate::state::groups::all_groups::Groups;
-use crate::state::groups::group::{GivenUp, Op, Sync, WhyGivenUp};
+use crate::state::groups::group::{Op, Sync};
 use crate::state::groups::group_creation::Formings;
+use crate::state::groups::losses::{GivenUp, WhyGivenUp};
 use crate::state::membership::members::Roll;
 use pccl_protocol::{CallKind, Cause, GiveUp, GroupId, Operation, PeerId, Phase, Text, Verdict, VoteRef};
 

@@ -2,7 +2,8 @@
 
 use super::pending::Gate;
 use crate::state::groups::all_groups::Groups;
-use crate::state::groups::group::{BrokenEdge, GivenUp, Group, Loss, Op, Participant};
+use crate::state::groups::group::{Group, Op, Participant};
+use crate::state::groups::losses::{BrokenEdge, GivenUp, Loss};
 use crate::state::membership::client::Peer;
 use crate::state::membership::members::Roll;
 use crate::state::outbox::Outbox;

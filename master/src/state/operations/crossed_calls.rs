@@ -17,7 +17,8 @@
 //! just learnt that one operation failed may be about to give up the next ones before it goes on.
 
 use crate::state::MasterState;
-use crate::state::groups::group::{GivenUp, Group, Op, Sync, WhyGivenUp};
+use crate::state::groups::group::{Group, Op, Sync};
+use crate::state::groups::losses::{GivenUp, WhyGivenUp};
 use crate::state::membership::client::{CommonVote, Peer};
 use crate::state::types::Timestamp;
 use pccl_protocol::{

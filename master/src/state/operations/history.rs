@@ -1,7 +1,6 @@
 //! The outcomes of attempts in the present epoch of a group, and in those before it over which they are counted on, by
 //! tag; and the end of an epoch that has had many.
 
-use super::work::Work;
 use crate::state::groups::all_groups::Groups;
 use crate::state::membership::members::Roll;
 use crate::state::outbox::Outbox;
@@ -78,12 +77,16 @@ impl Groups {
     /// wait for votes are voted for again.
     pub(crate) fn roll_history(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
         let limit = roll.options.max_tag_history;
-        let is_long = |Work { history, ops, .. }: &Work| {
+        let is_long = |history: &History, is_quiet: bool| {
             let len = history.len();
-            history.is_past || len > limit && (ops.is_empty() || len > limit.saturating_mul(2))
+            history.is_past || len > limit && (is_quiet || len > limit.saturating_mul(2))
         };
         // A ring that is about to be replaced takes its history along.
-        let due = self.which(|group| is_long(&group.work) && !group.next.is_due && group.ring_ready(roll));
+        let due = self.which(|group| {
+            is_long(&group.work.history, group.work.ops.is_empty())
+                && !group.next.is_due
+                && group.ring_ready(roll)
+        });
         out.changed |= !due.is_empty();
         for id in &due {
             if let Some(group) = self.get_mut(id) {

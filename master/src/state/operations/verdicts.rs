@@ -1,7 +1,7 @@
 //! Words and numbers that answers and verdicts are made of.
 
 use crate::state::groups::edges::EdgeEnds;
-use crate::state::groups::group::BrokenEdge;
+use crate::state::groups::losses::BrokenEdge;
 use crate::state::membership::client::Peer;
 use crate::state::membership::members::Roll;
 use pccl_protocol::{

@@ -4,7 +4,8 @@ use super::history::History;
 use super::pending::Ops;
 use super::verdicts::NEW_PLAN;
 use crate::state::groups::edges::Edges;
-use crate::state::groups::group::{BrokenEdge, Completion, Loss, Op};
+use crate::state::groups::group::{Completion, Op};
+use crate::state::groups::losses::{BrokenEdge, Loss};
 use crate::state::types::Timestamp;
 use pccl_protocol::{Algorithm, Complete, GroupEpoch, OpId, Outcome, Pair, PeerId, Text};
 

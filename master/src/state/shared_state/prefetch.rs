@@ -8,9 +8,10 @@
 use super::serving::{Agreed, Place};
 use crate::state::MasterState;
 use crate::state::groups::all_groups::Groups;
-use crate::state::membership::client::{Membership, Peer, Phase};
+use crate::state::membership::client::{Membership, Peer};
 use crate::state::membership::members::Roll;
 use crate::state::membership::packet_guard;
+use crate::state::membership::sender::Phase;
 use crate::state::outbox::Outbox;
 use crate::state::types::Timestamp;
 use pccl_protocol::{

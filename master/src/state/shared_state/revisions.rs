@@ -3,9 +3,11 @@
 
 use crate::state::MasterState;
 use crate::state::groups::all_groups::Groups;
-use crate::state::groups::group::{Group, Loss, SyncVote};
-use crate::state::membership::client::{Peer, Phase};
+use crate::state::groups::group::{Group, SyncVote};
+use crate::state::groups::losses::Loss;
+use crate::state::membership::client::Peer;
 use crate::state::membership::members::Roll;
+use crate::state::membership::sender::Phase;
 use crate::state::types::Timestamp;
 use pccl_protocol::{
     Cause, Culprit, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase as Stage, ResumeOffer,

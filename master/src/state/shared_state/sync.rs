@@ -3,7 +3,8 @@
 use super::election::{Conflict, Deviation, deviants, elect};
 use super::serving::Content;
 use crate::state::MasterState;
-use crate::state::groups::group::{Group, Loss, Sync, SyncVote, SyncVoter, VoterReport};
+use crate::state::groups::group::{Group, Sync, SyncVote, SyncVoter, VoterReport};
+use crate::state::groups::losses::Loss;
 use pccl_protocol::{
     Cause, GroupId, KickCode, KickReason, M2c, Operation, PeerId, Phase, Revision, Stale, SyncId,
     SyncInitiate, SyncOutcome, SyncPlan, SyncPlanFor, Text, TooFewPeers, Verdict, VoteRef,

@@ -4,7 +4,8 @@ use super::fetches::{Failures, judge};
 use super::serving::Agreed;
 use crate::state::MasterState;
 use crate::state::Timestamp;
-use crate::state::groups::group::{Group, Loss, Sync, SyncVoter, VoterReport};
+use crate::state::groups::group::{Group, Sync, SyncVoter, VoterReport};
+use crate::state::groups::losses::Loss;
 use crate::state::membership::members::Roll;
 use crate::state::operations::verdicts::NO_STATE;
 use pccl_protocol::{

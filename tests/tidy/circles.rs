@@ -11,12 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const KNOWN: &[(&str, &[&str])] = &[
     // The facts of a group and of a peer have parts of each of these rooms, whose rules read both.
     ("master/src/state", &["groups", "membership", "operations", "optimise", "shared_state"]),
-    ("master/planner/src/schedules", &["interfaces", "schedule", "shares", "sites"]),
     ("pccl/src/collective", &["op", "operations", "running", "table"]),
-    ("pccl/src/session", &["conductor", "edges", "reach"]),
     ("pccl/src/state", &["ahead", "fetch", "lane", "loan", "server", "sync", "syncs"]),
-    ("pccl/src/state", &["journal", "salvage"]),
-    ("tinysockets/src/link", &["memory", "places"]),
 ];
 
 /// The uses between the modules of one folder: of which module, and which others.

@@ -3,7 +3,7 @@
 use super::{
     Shared,
     calls::{Calls, Underway},
-    conductor,
+    event,
     stall::{StallWatch, WorkWatch},
     waiting::SilenceLog,
 };
@@ -105,7 +105,7 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         beat.moved_bytes += syncs.fetched_ahead.load(Ordering::Relaxed);
         control.send_beat(beat);
         if !operations.links.deaf().is_empty() {
-            let _ = shared.conductor.send(conductor::Event::Listen);
+            let _ = shared.conductor.send(event::Event::Listen);
         }
         let sent_at = Instant::now();
         while control.end().is_none() {

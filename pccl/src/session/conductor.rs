@@ -8,7 +8,9 @@
 
 use super::{
     Shared,
-    edges::{self, Dialed, Edge, Side, Waiting},
+    edge::{Dialed, Edge, Side},
+    edges::{self, Waiting},
+    event::Event,
     reach,
 };
 use crate::{
@@ -21,7 +23,7 @@ use log::Level;
 use pccl_flight::{Event as Record, Subject, What};
 use pccl_protocol::{
     C2m, EdgeFault, EdgeName, EdgeReport, GroupEpoch, GroupPlan, LinkGeneration, Member, Pair, PeerId,
-    PlanEdge, Purpose, ReachPlan, Text,
+    PlanEdge, Purpose, Text,
 };
 use std::{
     collections::BTreeMap,
@@ -35,7 +37,7 @@ use tinysockets::{
     link::{
         Direction, FaultKind, InConfig, InLink, LinkEvents, LinkFault, OutConfig, OutLink, tune_data_socket,
     },
-    preamble::{Preamble, Role},
+    preamble::Role,
 };
 
 /// Scratch memory of an RX thread: small enough to stay in the L2 cache with the memory that it is folded into.
@@ -43,33 +45,6 @@ const SCRATCH_BYTES: usize = 128 << 10;
 
 /// A peer that is there answers within this time.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The events to which the conductor reacts.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A new plan for the group.
-    Plan(Arc<GroupPlan>),
-    /// The master asks whom this peer reaches.
-    Reach(ReachPlan),
-    /// A connection to the data listener.
-    Inbound(Preamble, Conn),
-    /// A dial has ended.
-    Dialed(Dialed),
-    /// A link broke.
-    Broken(LinkFault),
-    /// Nothing passes on an edge that has nothing to do.
-    Listen,
-    /// The ends of such edges at this peer whose other ends have been reached over another connection.
-    Heard(Vec<(bool, Name)>),
-    /// An operation begins while an edge may be such a one: it votes when that is known.
-    Begin(Arc<Op>),
-    /// An operation has to vote, in the new epoch or after what has been found out about edges.
-    Revote(Arc<Op>),
-    /// A packet to the master that a thread could not write without waiting.
-    Send(C2m),
-    /// The session is over.
-    Stop,
-}
 
 /// Runs until the session ends.
 pub(crate) fn run(shared: &Weak<Shared>, me: Identity, events: &Receiver<Event>) {

@@ -1,6 +1,9 @@
 //! The two ends of an edge: dialing it, and collecting its connections.
 
-use super::conductor::Event;
+use super::{
+    edge::{Dialed, Side},
+    event::Event,
+};
 use crate::{
     config::{Config, FrameChecksums},
     threads::STACK_BYTES,
@@ -20,7 +23,7 @@ use tinysockets::{
     key::SecretKey,
     link::{Tuned, tune_data_socket},
     place::Place,
-    preamble::{Preamble, Role},
+    preamble::Preamble,
     throttle::{Crowd, Network},
 };
 
@@ -28,49 +31,6 @@ use tinysockets::{
 const WAITING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Most early connections.
 const MAX_WAITING: usize = 4 * limits::MAX_POOL_CONNECTIONS as usize;
-
-/// One directed edge: the peer at the other end, and the generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Edge {
-    pub(crate) peer: u128,
-    pub(crate) generation: u64,
-    /// Number of connections; 0 leaves it to the sending end.
-    pub(crate) connections: u16,
-}
-
-impl Edge {
-    /// Peer and generation: what names the edge.
-    pub(crate) fn name(&self) -> (u128, u64) {
-        (self.peer, self.generation)
-    }
-}
-
-/// An edge at one of its ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Side {
-    pub(crate) edge: Edge,
-    /// This is the sending end.
-    pub(crate) is_out: bool,
-}
-
-impl Side {
-    /// The role with which the connections of an edge begin if this end dials them.
-    fn dials_as(self) -> Role {
-        if self.is_out { Role::Data } else { Role::DataBack }
-    }
-
-    /// The same, if the other end dials them.
-    fn dialed_as(self) -> Role {
-        if self.is_out { Role::DataBack } else { Role::Data }
-    }
-}
-
-/// The result of a dial.
-#[derive(Debug)]
-pub(crate) struct Dialed {
-    pub(crate) side: Side,
-    pub(crate) result: Result<Vec<Conn>, String>,
-}
 
 /// Dials `target`, at the other end of an edge, on a thread of its own, so that a newer ring plan never waits for it.
 /// The result is an event.
@@ -279,7 +239,9 @@ pub(crate) fn wants_checksums(config: &Config, me: Identity, own: &Member, next:
 
 #[cfg(test)]
 mod tests {
+    use super::super::edge::Edge;
     use super::*;
+    use tinysockets::preamble::Role;
 
     #[test]
     fn long_paths_get_more_connections() {

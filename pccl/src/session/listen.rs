@@ -1,6 +1,6 @@
 //! The peer's listeners and what happens to those who connect.
 
-use super::{Shared, conductor::Event};
+use super::{Shared, event::Event};
 use crate::{Error, Reason, config::Config, tickets::is_visit};
 use log::Level;
 use pccl_protocol::{Address, PeerId, limits};

@@ -9,7 +9,9 @@ mod beat;
 mod called;
 pub(crate) mod calls;
 mod conductor;
+mod edge;
 mod edges;
+mod event;
 mod gather;
 mod listen;
 mod probe;
@@ -75,12 +77,12 @@ pub(crate) struct Shared {
     called: called::CallDesk,
     /// Connections that others are to make.
     dial_backs: Arc<DialBacks>,
-    conductor: Sender<conductor::Event>,
+    conductor: Sender<event::Event>,
     bell: beat::Bell,
 }
 
 impl Shared {
-    fn new(config: Config, flight: Arc<Recorder>, conductor: Sender<conductor::Event>) -> Arc<Self> {
+    fn new(config: Config, flight: Arc<Recorder>, conductor: Sender<event::Event>) -> Arc<Self> {
         let config = Arc::new(config);
         let (told, table) = (Arc::new(Told::default()), Arc::new(OpTable::default()));
         Arc::new_cyclic(|me: &Weak<Self>| {
@@ -138,7 +140,7 @@ impl Shared {
         if !self.operations.links.may_be_deaf() {
             return op.vote();
         }
-        let _ = self.conductor.send(conductor::Event::Begin(op.clone()));
+        let _ = self.conductor.send(event::Event::Begin(op.clone()));
         // The conductor may have gone before this came.
         if let Some(end) = self.control.end() {
             op.ended(&end);
@@ -166,7 +168,7 @@ impl Shared {
         for op in ops {
             op.ended(&end);
         }
-        let _ = self.conductor.send(conductor::Event::Stop);
+        let _ = self.conductor.send(event::Event::Stop);
         self.bell.ring();
         self.syncs.stop_serving();
         self.probes.stop();
@@ -177,7 +179,7 @@ impl Shared {
 }
 
 /// The requests of the connection to the master to its session.
-fn callbacks(shared: &Weak<Shared>, conductor: &Sender<conductor::Event>) -> Callbacks {
+fn callbacks(shared: &Weak<Shared>, conductor: &Sender<event::Event>) -> Callbacks {
     let (shared, conductor) = (shared.clone(), conductor.clone());
     Callbacks {
         finish: Box::new(move |end| {
@@ -185,7 +187,7 @@ fn callbacks(shared: &Weak<Shared>, conductor: &Sender<conductor::Event>) -> Cal
                 shared.finish(end);
             }
         }),
-        send_later: Box::new(move |packet| drop(conductor.send(conductor::Event::Send(packet)))),
+        send_later: Box::new(move |packet| drop(conductor.send(event::Event::Send(packet)))),
     }
 }
 
@@ -383,7 +385,7 @@ impl Session {
     fn start_threads(
         &mut self,
         registered: &Registered,
-        events: crossbeam_channel::Receiver<conductor::Event>,
+        events: crossbeam_channel::Receiver<event::Event>,
     ) -> Result<(), Error> {
         let shared = &self.shared;
         let name = &shared.config.name;

@@ -1,6 +1,6 @@
 //! Whom this peer reaches, when the master asks, or when nothing passes on an edge.
 
-use super::conductor::Event;
+use super::event::Event;
 use crate::{collective::links::Name, control::Control, threads::spawn, world::Identity};
 use crossbeam_channel::Sender;
 use pccl_protocol::{C2m, GroupEpoch, GroupId, PeerId, ReachPlan, ReachReport, Text, Unreached};

@@ -3,7 +3,7 @@
 //! Packets that drive operations and the ring are acted upon here, at once and without waiting for anything; answers to
 //! a caller's request stay in the inbox until the caller fetches them.
 
-use super::{Shared, called, conductor::Event, seek};
+use super::{Shared, called, event::Event, seek};
 use crate::{collective::op::Op, error::End, flight};
 use pccl_protocol::{C2m, GroupPlan, M2c, OpId, VoteRef};
 use std::sync::{Arc, Weak};

@@ -13,10 +13,7 @@
 //! up: to write past the page cache costs less than memory that was not used before. Else the rest of the memory is
 //! taken, and then the file, however slow it is.
 
-use super::{
-    salvage::Leftover,
-    spill::{Spill, Stage},
-};
+use super::spill::{Spill, Stage};
 use crate::{Error, Reason, memory::Piece};
 use parking_lot::Mutex;
 use std::{
@@ -78,6 +75,15 @@ struct Held {
     /// Of lanes that have ended.
     pages: Vec<Pages>,
     committed: bool,
+}
+
+/// New bytes in the places of a journal.
+#[derive(Debug, Default)]
+pub(crate) struct Leftover {
+    pub(super) pages: Pages,
+    pub(super) spill: Option<Arc<Spill>>,
+    /// Of memory.
+    pub(super) bytes: usize,
 }
 
 /// See the module's documentation.

@@ -3,22 +3,10 @@
 //! The journal that was rolled back leaves it in the places of what it had set aside. It counts for the next fetch of
 //! tensors for which the same content is elected, and is dropped when a sync succeeds, or none of it is wanted.
 
-use super::{
-    journal::{Entry, Pages},
-    spill::Spill,
-};
+use super::journal::{Entry, Leftover};
 use pccl_hash::Digest128;
 use pccl_protocol::{Key, SyncPlan};
-use std::{collections::BTreeMap, sync::Arc};
-
-/// New bytes in the places of a journal.
-#[derive(Debug, Default)]
-pub(crate) struct Leftover {
-    pub(super) pages: Pages,
-    pub(super) spill: Option<Arc<Spill>>,
-    /// Of memory.
-    pub(super) bytes: usize,
-}
+use std::collections::BTreeMap;
 
 /// See the module's documentation.
 #[derive(Debug)]

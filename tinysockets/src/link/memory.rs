@@ -24,7 +24,6 @@
 use std::{fmt, io, ops::Range, sync::Arc};
 
 pub use super::gate::{Gate, Pass};
-use super::places::Place;
 use crate::{conn::Conn, sys};
 
 /// The source or goal behind lent memory, if its content comes from elsewhere, or goes there, piece by piece.
@@ -166,6 +165,15 @@ impl Lent {
 
 /// Most places of one system call.
 pub(super) const PLACES_MAX: usize = 32;
+
+/// Bytes of a payload that lie together.
+#[derive(Debug, Clone)]
+pub struct Place<'a> {
+    /// The memory in which they lie.
+    pub memory: &'a Lent,
+    /// Where in it. Not empty.
+    pub range: Range<usize>,
+}
 
 /// Sends `header` and then the bytes of at most [`PLACES_MAX`] places, as far as the socket takes them without
 /// blocking: one system call, which returns the number of bytes taken of all together, or `WouldBlock`. `None` if a

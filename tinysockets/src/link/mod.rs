@@ -45,9 +45,8 @@ use std::{fmt, sync::Arc};
 
 pub use frame::{FLAG_CHECKSUM, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES, OpKey};
 pub use incoming::{InConfig, InLink};
-pub use memory::{Gate, Lent, Origin, Pass};
+pub use memory::{Gate, Lent, Origin, Pass, Place};
 pub use outgoing::{Backlog, OutConfig, OutLink};
-pub use places::Place;
 pub use tuning::{Tuned, tune_data_socket};
 pub use work::gets_on;
 

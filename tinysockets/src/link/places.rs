@@ -3,12 +3,12 @@
 //! Pieces that are next to each other in a frame go through one system call. Where they are so small that even many of
 //! them are not worth one, they are copied.
 
-use std::{io, ops::Range};
+use std::io;
 
 use super::{
-    FaultKind, FrameHeader, Lent,
+    FaultKind, FrameHeader,
     core::Fault,
-    memory::{self, PLACES_MAX},
+    memory::{self, PLACES_MAX, Place},
 };
 use crate::conn::Conn;
 
@@ -17,15 +17,6 @@ const WORTH_A_CALL_BYTES: usize = 32 << 10;
 
 /// Bytes that are copied for one system call.
 const COPIED_BYTES: usize = 16 << 10;
-
-/// Bytes of a payload that lie together.
-#[derive(Debug, Clone)]
-pub struct Place<'a> {
-    /// The memory in which they lie.
-    pub memory: &'a Lent,
-    /// Where in it. Not empty.
-    pub range: Range<usize>,
-}
 
 /// Bytes of a payload that are next to each other in the frame, and the places where they lie.
 pub(super) struct Places<'a> {

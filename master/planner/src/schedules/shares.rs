@@ -7,7 +7,7 @@
 
 use super::{
     interfaces::Interfaces,
-    schedule::{Loads, may_exchange},
+    loads::{Loads, may_exchange},
     simplex::{Row, greatest_sum},
 };
 use crate::matrix::Matrix;

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     chance::Chance,
     matrix::Link,
-    schedules::schedule::pairwise_rate,
+    schedules::loads::pairwise_rate,
     schedules::simplex::tests::proven_sum,
     test_support::{permutations, sparse},
 };

@@ -17,7 +17,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("keeper", "journal writer"),
     ("summons", "dial-back request"),
     ("moonshot", "background search"),
-    ("lender", "source of a snapshot"),
+    ("lender", "serving peer"),
     ("door key", "service key"),
 ];
 /// Rules, not text.

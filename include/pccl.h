@@ -961,43 +961,12 @@ PCCL_EXPORT pcclResult_t pcclCloseWithin(pcclComm_t *communicator, uint64_t time
 /* As pcclCreateMaster, for "host:port". Port 0 takes a free one. */
 PCCL_EXPORT pcclResult_t pcclCreateMasterByName(const char *listen_address, pcclMasterInstance_t **p_master_handle_out);
 
-/* Settings of a master that has not been run. */
-PCCL_EXPORT pcclResult_t pcclMasterSetMinWorldSize(pcclMasterInstance_t *master_instance, uint32_t peers);
-/* A peer that is silent for this long is dropped. Default 10 s. */
-PCCL_EXPORT pcclResult_t pcclMasterSetPeerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
-
-/* The key of the run, as for pcclSetRunKey. Without this, the environment variable PCCL_RUN_KEY counts. */
-PCCL_EXPORT pcclResult_t pcclMasterSetRunKey(pcclMasterInstance_t *master_instance, const char *key);
-/* The name of the run, as for pcclSetRunName. Without this, the environment variable PCCL_RUN_NAME counts. A name
- * without a key makes the start fail. */
-PCCL_EXPORT pcclResult_t pcclMasterSetRunName(pcclMasterInstance_t *master_instance, const char *name);
-/* How tensors and shared state travel in a run with a key: "encrypt", which is the default; "integrity": readable, and
- * not to be changed; "off", on private wires. Everything else is always encrypted. */
-PCCL_EXPORT pcclResult_t pcclMasterSetWireMode(pcclMasterInstance_t *master_instance, const char *mode);
-/* Keeps a journal in this directory, from which a master that is started there after this one has died goes on: the
- * same run, and no call of a peer fails. See docs/operating/restarts.md. */
-PCCL_EXPORT pcclResult_t pcclMasterSetJournal(pcclMasterInstance_t *master_instance, const char *directory);
-/* Lets other masters stand by for this one: they know all that it knows, the secrets of the run as well, and one of
- * them goes on in its place when it is lost. Default false. See docs/operating/failover.md. */
-PCCL_EXPORT pcclResult_t pcclMasterSetAcceptStandbys(pcclMasterInstance_t *master_instance, bool accept);
-/* Stands by for the master at one of these places, "h1:48148" or "h1:48148,h2:48148", whose settings it takes over with
- * the run; others may stand by for this one then. pcclRunMaster returns at once, and looks for it from then on. */
-PCCL_EXPORT pcclResult_t pcclMasterSetStandbyOf(pcclMasterInstance_t *master_instance, const char *masters);
-/* All masters of the run, "h1,h2:48148", the same for each of them, in place of pcclMasterSetStandbyOf: each stands by
- * for the one that acts, and the first of the list begins a run if there is none. me is the entry of this one; NULL: it
- * finds out by connecting to them. */
-PCCL_EXPORT pcclResult_t pcclMasterSetMasters(pcclMasterInstance_t *master_instance, const char *masters,
-                                              const char *me);
-/* Name or address under which peers and other masters reach one that stands by. Default: the address from which the
- * leader sees it come. */
-PCCL_EXPORT pcclResult_t pcclMasterSetAdvertisedHost(pcclMasterInstance_t *master_instance, const char *host);
-/* In a run with a key: only peers with this name (pcclSetName) give shared state to others. Again for each other name.
- * A peer that has such a name keeps it for as long as it is there. */
-PCCL_EXPORT pcclResult_t pcclMasterAddTrustedSeeder(pcclMasterInstance_t *master_instance, const char *name);
-/* A peer whose caller alone holds up a vote for this long is dropped. PCCL_NO_TIMEOUT, which is the default: never. */
-PCCL_EXPORT pcclResult_t pcclMasterSetStragglerTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
-/* A connection between two peers on which bytes wait, and none has moved for this long, is built anew. Default 4 s. */
-PCCL_EXPORT pcclResult_t pcclMasterSetEdgeTimeout(pcclMasterInstance_t *master_instance, uint64_t milliseconds);
+/* Changes a setting of a master that has not been run, by its name: docs/settings.md lists them, pccl-master --help
+ * explains them. Times are "10s", "500ms", "2m" or plain seconds; flags "true" or "false"; lists have commas; "none"
+ * is off. pcclInvalidArgument if there is no such setting, or the value is none; whether settings fit each other shows
+ * in pcclRunMaster. */
+PCCL_EXPORT pcclResult_t pcclMasterSetOption(pcclMasterInstance_t *master_instance, const char *name,
+                                             const char *value);
 
 /* As pcclInterruptMaster, after which one that stands by goes on in its place; after this the run ends for all. */
 PCCL_EXPORT pcclResult_t pcclMasterEndRun(pcclMasterInstance_t *master_instance);

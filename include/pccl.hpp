@@ -1110,69 +1110,13 @@ public:
 
     pcclMasterInstance_t *get() const noexcept { return master_.get(); }
 
-    Master &min_world_size(std::uint32_t peers) {
-        check(pcclMasterSetMinWorldSize(get(), peers), "set minimum world size");
+    // Changes a setting by its name, before run: see pcclMasterSetOption.
+    Master &set(const std::string &name, const std::string &value) {
+        check(pcclMasterSetOption(get(), name.c_str(), value.c_str()), "set an option of the master");
         return *this;
     }
-    /* The key of the run: 64 hexadecimal digits. */
-    Master &run_key(const std::string &key) {
-        check(pcclMasterSetRunKey(get(), key.c_str()), "set run key");
-        return *this;
-    }
-    /* The name of the run, which tells runs with the same key apart. */
-    Master &run_name(const std::string &name) {
-        check(pcclMasterSetRunName(get(), name.c_str()), "set run name");
-        return *this;
-    }
-    /* With a key: "encrypt", "integrity" or "off" for tensors and shared state. */
-    Master &wire_mode(const std::string &mode) {
-        check(pcclMasterSetWireMode(get(), mode.c_str()), "set wire mode");
-        return *this;
-    }
-    /* A master that is started with this directory after this one has died goes on in its place. */
-    Master &journal(const std::string &directory) {
-        check(pcclMasterSetJournal(get(), directory.c_str()), "set journal");
-        return *this;
-    }
-    /* Other masters may stand by for this one, and one of them goes on in its place when it is lost. */
-    Master &accept_standbys(bool accept = true) {
-        check(pcclMasterSetAcceptStandbys(get(), accept), "accept standbys");
-        return *this;
-    }
-    /* Stands by for the master at one of these places: "h1:48148,h2:48148". */
-    Master &standby_of(const std::string &masters) {
-        check(pcclMasterSetStandbyOf(get(), masters.c_str()), "set masters to stand by for");
-        return *this;
-    }
-    /* All masters of the run, "h1,h2", the same for each of them; the first begins a run if there is none. This one is
-     * the entry me; without that it finds out by connecting to them. */
-    Master &masters(const std::string &list, const std::string &me = "") {
-        check(pcclMasterSetMasters(get(), list.c_str(), me.empty() ? nullptr : me.c_str()), "set all masters");
-        return *this;
-    }
-    /* Host under which others reach one that stands by. */
-    Master &advertised_host(const std::string &host) {
-        check(pcclMasterSetAdvertisedHost(get(), host.c_str()), "set advertised host of the master");
-        return *this;
-    }
-    /* With a key: only peers with such names give shared state to others. */
-    Master &trusted_seeder(const std::string &name) {
-        check(pcclMasterAddTrustedSeeder(get(), name.c_str()), "add trusted seeder");
-        return *this;
-    }
-    Master &peer_timeout(Milliseconds time) {
-        check(pcclMasterSetPeerTimeout(get(), static_cast<std::uint64_t>(time.count())), "set peer time-out");
-        return *this;
-    }
-
-    // For no_timeout, which is the default, never.
-    Master &straggler_timeout(Milliseconds time) {
-        check(pcclMasterSetStragglerTimeout(get(), milliseconds_of(time)), "set straggler time-out");
-        return *this;
-    }
-    Master &edge_timeout(Milliseconds time) {
-        check(pcclMasterSetEdgeTimeout(get(), milliseconds_of(time)), "set edge time-out");
-        return *this;
+    Master &set(const std::string &name, Milliseconds time) {
+        return set(name, time == no_timeout ? "none" : std::to_string(time.count()) + "ms");
     }
 
     void run() { check(pcclRunMaster(get()), "run master"); }

@@ -4,8 +4,8 @@
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes. Rings and shares are
 //! computed by the crate `pccl-planner`.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `handle`, `config`, `error`, `event_loop`,
-//! `relay`, `doctor`, `rates`, `journal`, `leadership`, `origin`, `state`, `json`, `operate`.
+//! Modules from top to bottom, each of which uses only those below it: `handle`, `config`, `settings`, `error`,
+//! `event_loop`, `relay`, `doctor`, `rates`, `journal`, `leadership`, `origin`, `state`, `json`, `operate`.
 #![forbid(unsafe_code)]
 
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
@@ -23,6 +23,7 @@ mod operate;
 mod origin;
 mod rates;
 mod relay;
+mod settings;
 pub mod state;
 
 pub use config::MasterConfig;
@@ -35,5 +36,6 @@ pub use operate::{
 };
 pub use rates::{rates_to_csv, rates_to_json};
 pub use relay::RelayConfig;
+pub use settings::Setting;
 pub use tinysockets::key::{AcceptedKeys, KEY_VARIABLE, KeyError, RunKey, RunName, RunNameError};
 pub use tinysockets::mode::WireMode;

@@ -7,6 +7,7 @@ mod admin_place;
 mod ask;
 mod checkup;
 mod explain;
+mod given;
 mod logging;
 mod plan;
 #[allow(unsafe_code)]
@@ -15,9 +16,8 @@ mod store;
 
 use admin_place::Surroundings;
 use clap::{Parser, Subcommand};
-use pccl_master::{
-    AcceptedKeys, KeyError, Master, MasterConfig, MasterError, RelayConfig, RunKey, RunName, WireMode,
-};
+use given::Given;
+use pccl_master::{AcceptedKeys, KeyError, Master, MasterConfig, MasterError, RunKey};
 use pccl_protocol::limits;
 use std::{
     io::{self, Write},
@@ -40,122 +40,18 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Address to listen on. Port 0 takes a free one; `[::]:PORT` means all addresses of both families. Default: port
-    /// 48148 of all IPv4 addresses with a run key or with --insecure, otherwise of this machine alone (127.0.0.1).
-    #[arg(long, alias = "listen-address", value_name = "HOST:PORT")]
-    listen: Option<String>,
-
     /// File with the run key: 64 hexadecimal digits. A peer without the same key is turned away, and everything that
     /// travels is encrypted. A second line has a key that is accepted as well, see `rotate-key`. Without this, the
     /// environment variable PCCL_RUN_KEY counts.
     #[arg(long, value_name = "PATH")]
     key_file: Option<PathBuf>,
 
-    /// With a run key: the name of the run, which tells runs with the same key apart. A peer with another name is
-    /// turned away, also if somebody on the way has led it here. Without this, the environment variable PCCL_RUN_NAME
-    /// counts.
-    #[arg(long, value_name = "NAME", conflicts_with = "status")]
-    run: Option<RunName>,
-
-    /// With a run key: `encrypt` tensors and shared state, protect only their `integrity` so that who is on the way can
-    /// read and not change them, or switch `off` their protection, on private wires. All else is always encrypted.
-    #[arg(long, value_name = "MODE", default_value_t)]
-    wire: WireMode,
-
-    /// With a run key: only peers with this name give shared state to others. Several times for several names. A peer
-    /// that has such a name keeps it for as long as it is there.
-    #[arg(long, value_name = "NAME")]
-    trusted_seeder: Vec<String>,
-
     /// Print a new run key, and end.
     #[arg(long)]
     new_key: bool,
 
-    /// Without a run key, let other machines reach this master: whoever does takes part, and nothing is encrypted.
-    #[arg(long)]
-    insecure: bool,
-
-    /// Drop a peer that gave no sign of life for this long: `10s`, `500ms`, `2m`, or plain seconds. Without this, the
-    /// environment variable PCCL_PEER_TIMEOUT_MS counts, in milliseconds; without that, 10s.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    peer_timeout: Option<Duration>,
-
-    /// Drop a peer whose caller alone holds up a vote for this long, that is, makes no call while all others wait for
-    /// it; never for a transfer, however slow. Off by default.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    straggler_timeout: Option<Duration>,
-
-    /// Build the connection between two living peers anew when bytes wait on it, or were lost on it, and none has moved
-    /// for this long.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "4s")]
-    edge_timeout: Duration,
-
-    /// Spend at most this long on measuring one edge when the peers optimise their ring.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
-    probe_time: Duration,
-
-    /// Collectives and syncs fail with "too few peers" while the run has fewer peers than this.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=limits::MAX_PEERS as i64))]
-    min_world_size: u32,
-
-    /// Go on from this revision of the shared state: groups that have committed nothing commit nothing below, so that
-    /// fresh peers wait for one that holds it.
-    #[arg(long, value_name = "N")]
-    accept_revision: Option<u64>,
-
-    /// Take only peers that others can dial. Without this, who fails the test of its ports or says that it is
-    /// outbound-only takes part, and dials all of its connections itself.
-    #[arg(long)]
-    require_reachable: bool,
-
-    /// Offer a relay to peers that nobody can dial, for where there is no other way between two of them: the last
-    /// resort. All relayed bytes together are bounded to this many Mbit/s. Off by default.
-    #[arg(long, value_name = "MBIT_PER_S", value_parser = clap::value_parser!(u32).range(1..))]
-    relay: Option<u32>,
-
-    /// With --relay: its port, at the same addresses as the master.
-    #[arg(long, value_name = "PORT", requires = "relay", default_value_t = limits::DEFAULT_RELAY_PORT)]
-    relay_port: u16,
-
-    /// Unix socket on which the master listens for `kick`, `accept-revision` and `rotate-key`; `off` for none. Default:
-    /// pccl-master-PORT.sock in the first of RUNTIME_DIRECTORY, XDG_RUNTIME_DIR, /run/pccl (as root) and
-    /// /tmp/pccl-UID where it can be made; none if the port is 0.
-    #[arg(long, value_name = "PATH")]
-    admin: Option<PathBuf>,
-
-    /// Keep a journal in this directory, from which a master that is started there with the same settings after this
-    /// one has died goes on: the same run, and no call of a peer fails if it comes within their grace of 60 s. Not
-    /// after a new start of the machine.
-    #[arg(long, value_name = "DIR")]
-    journal: Option<PathBuf>,
-
-    /// Let other masters stand by for this one, see --standby-of. Everything that peers hear waits for one round trip
-    /// to each of them. A process with the run key may stand by.
-    #[arg(long)]
-    accept_standbys: bool,
-
-    /// Stand by for the master at one of these places: know all that it knows, and take over when it is lost and more
-    /// than half of the members want that. The settings of the run are those of the leader. Peers and newcomers
-    /// find this one by themselves, or by the address `HOST:PORT,HOST:PORT`.
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
-    standby_of: Vec<String>,
-
-    /// All masters of the run, the same for each of them: one that is started finds the run that there is, and stands
-    /// by. If there is none, the first begins one, once the others have said that they know none or could not be
-    /// reached for 10 s. Without a port the usual one is meant.
-    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["standby_of", "accept_standbys"])]
-    masters: Vec<String>,
-
-    /// With --masters: which of them this one is, if it cannot connect to itself there.
-    #[arg(long, value_name = "HOST[:PORT]", requires = "masters")]
-    me: Option<String>,
-
-    /// With --standby-of or --masters: the host under which peers reach this one, if it is not the address from which
-    /// the leader sees it come.
-    #[arg(long, value_name = "HOST")]
-    advertise: Option<String>,
+    #[command(flatten)]
+    given: Given,
 
     #[command(flatten)]
     store: store::StoreArguments,
@@ -261,9 +157,14 @@ fn command_of(arguments: &mut Arguments) -> Option<Command> {
         return Some(Command::Status(ask::Status { master, key_file, json, rates, group, store, run }));
     }
     if let (Some(peer), Some(reason)) = (arguments.kick.take(), arguments.reason.take()) {
-        let port = arguments.listen.as_deref().map_or(Some(limits::DEFAULT_MASTER_PORT), port_of);
+        let port = arguments.given.get("listen").map_or(Some(limits::DEFAULT_MASTER_PORT), port_of);
         let port = port.unwrap_or(limits::DEFAULT_MASTER_PORT);
-        return Some(Command::Kick(ask::Kick { peer, reason, port, admin: arguments.admin.take() }));
+        return Some(Command::Kick(ask::Kick {
+            peer,
+            reason,
+            port,
+            admin: arguments.given.get("admin").map(Into::into),
+        }));
     }
     arguments.command.take()
 }
@@ -299,42 +200,20 @@ fn peer_timeout_of(variable: Option<&str>) -> Result<Duration, String> {
 
 /// Starts a master. One that cannot listen for an operator at a default place goes without.
 fn launch(arguments: &Arguments) -> Result<Master, String> {
-    let peer_timeout = match arguments.peer_timeout {
-        Some(time) => time,
-        None => peer_timeout_of(std::env::var("PCCL_PEER_TIMEOUT_MS").ok().as_deref())?,
-    };
     let (run_key, second_run_key) = match arguments.key_file.as_deref().map(keys_of_file).transpose()? {
         Some(AcceptedKeys { used, second }) => (Some(used), second),
         None => (RunKey::from_environment()?, None),
     };
-    let is_open = run_key.is_some() || arguments.insecure;
-    let config = MasterConfig {
-        listen: arguments.listen.clone().unwrap_or_else(|| default_listen(is_open)),
-        run_key,
-        second_run_key,
-        run_name: arguments.run.clone(),
-        insecure: arguments.insecure,
-        wire: arguments.wire,
-        trusted_seeders: arguments.trusted_seeder.clone(),
-        peer_timeout,
-        straggler_timeout: arguments.straggler_timeout,
-        edge_timeout: arguments.edge_timeout,
-        probe_time: arguments.probe_time,
-        min_world_size: arguments.min_world_size,
-        accept_revision: arguments.accept_revision,
-        require_reachable: arguments.require_reachable,
-        relay: arguments.relay.map(|mbit_per_s| RelayConfig { mbit_per_s, port: arguments.relay_port }),
-        journal: arguments.journal.clone(),
-        accept_standbys: arguments.accept_standbys,
-        standby_of: arguments.standby_of.clone(),
-        masters: arguments.masters.clone(),
-        me: arguments.me.clone(),
-        advertised_host: arguments.advertise.clone(),
-        admin: arguments.admin.clone().filter(|path| path.as_os_str() != "off"),
-        ..MasterConfig::default()
-    };
+    let given = &arguments.given;
+    let is_open = run_key.is_some() || given.is_set("insecure");
+    let mut config =
+        MasterConfig { listen: default_listen(is_open), run_key, second_run_key, ..MasterConfig::default() };
+    if given.get("peer_timeout").is_none() {
+        config.peer_timeout = peer_timeout_of(std::env::var("PCCL_PEER_TIMEOUT_MS").ok().as_deref())?;
+    }
+    given.change(&mut config).map_err(|error| error.to_string())?;
     let launch = |config| Master::launch(config).map_err(|error| error.to_string());
-    if arguments.admin.is_some() {
+    if given.get("admin").is_some() {
         return launch(config);
     }
     let port = port_of(&config.listen);
@@ -384,38 +263,9 @@ fn lead(arguments: &Arguments) -> Result<(), String> {
     master.wait().map_err(|error| error.to_string())
 }
 
-/// Reads a time: a number with `ms`, `s` or `m` behind it, or plain seconds.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let number_end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(number_end);
-    let unit_seconds = match unit.trim() {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        _ => return Err("write a number and a unit (ms, s or m), for instance 10s".into()),
-    };
-    let number: f64 = number.parse().map_err(|_| "write a number and a unit, for instance 10s".to_owned())?;
-    match Duration::try_from_secs_f64(number * unit_seconds) {
-        Ok(time) if time >= Duration::from_millis(10) && time <= Duration::from_secs(86_400) => Ok(time),
-        _ => Err("the time must lie between 10ms and one day".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times() {
-        assert_eq!(parse_time("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_time("2.5"), Ok(Duration::from_millis(2500)));
-        assert_eq!(parse_time("1 m"), Ok(Duration::from_secs(60)));
-        for bad in ["", "s", "10 parsecs", "-1s", "0", "1ms", "1.2.3s", "1e9s", "99999999999999999999999s"] {
-            assert!(parse_time(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn the_arguments_are_consistent() {
@@ -423,7 +273,7 @@ mod tests {
         Arguments::command().debug_assert();
         let arguments = Arguments::parse_from(["pccl-master"]);
         let defaults = MasterConfig::default();
-        assert_eq!((arguments.listen, arguments.insecure), (None, defaults.insecure));
+        assert_eq!(arguments.given.get("listen"), None);
         assert_eq!(default_listen(false), defaults.listen);
         assert_eq!(default_listen(true), "0.0.0.0:48148");
         assert_eq!(peer_timeout_of(None), Ok(defaults.peer_timeout));
@@ -431,8 +281,5 @@ mod tests {
         for bad in ["", "10s", "9", "86400001", "-1"] {
             assert!(peer_timeout_of(Some(bad)).unwrap_err().contains("PCCL_PEER_TIMEOUT_MS"), "{bad}");
         }
-        assert_eq!(arguments.straggler_timeout, defaults.straggler_timeout);
-        assert_eq!(arguments.edge_timeout, defaults.edge_timeout);
-        assert_eq!(arguments.min_world_size, defaults.min_world_size);
     }
 }

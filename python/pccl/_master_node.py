@@ -8,9 +8,9 @@ import time
 import weakref
 from ctypes import byref
 from types import CodeType, FrameType
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ._arguments import U32, integer, limit_ms, milliseconds, optional_words, words
+from ._arguments import NO_TIMEOUT, U32, integer, limit_ms, milliseconds, words
 from ._enums import Result
 from ._errors import PCCLError
 from ._library import library
@@ -70,36 +70,31 @@ class MasterNode:
         self._main: Optional[FrameType] = None
         self._call_of_owner: Optional[_Place] = None
         address = words(listen_address, "listen_address")
-        settings: List[Tuple[Any, ...]] = []
+        settings: Dict[str, bytes] = {}
         if min_world_size is not None:
-            settings.append(("pcclMasterSetMinWorldSize", integer(min_world_size, "min_world_size", 1, U32)))
-        if peer_timeout is not None:
-            settings.append(("pcclMasterSetPeerTimeout", milliseconds(peer_timeout, "peer_timeout", least_s=0.001)))
-        if straggler_timeout is not None:
-            settings.append(("pcclMasterSetStragglerTimeout", limit_ms(straggler_timeout, "straggler_timeout")))
-        if edge_timeout is not None:
-            settings.append(("pcclMasterSetEdgeTimeout", milliseconds(edge_timeout, "edge_timeout", least_s=0.001)))
-        texts = [("pcclMasterSetRunKey", run_key, "run_key"), ("pcclMasterSetRunName", run_name, "run_name"),
-                 ("pcclMasterSetWireMode", wire, "wire"),
-                 ("pcclMasterSetJournal", journal, "journal"), ("pcclMasterSetStandbyOf", standby_of, "standby_of"),
-                 ("pcclMasterSetAdvertisedHost", advertised_host, "advertised_host")]
-        for setting, value, what in texts:
-            text = optional_words(value, what)
-            if text is not None:
-                settings.append((setting, text))
-        if masters is not None or me is not None:
-            settings.append(("pcclMasterSetMasters", words(masters, "masters"), optional_words(me, "me")))
+            settings["min_world_size"] = b"%d" % integer(min_world_size, "min_world_size", 1, U32)
+        for what, seconds in (("peer_timeout", peer_timeout), ("edge_timeout", edge_timeout)):
+            if seconds is not None:
+                settings[what] = b"%dms" % milliseconds(seconds, what, least_s=0.001)
+        limit = limit_ms(straggler_timeout, "straggler_timeout")
+        if limit != NO_TIMEOUT:
+            settings["straggler_timeout"] = b"%dms" % limit
+        texts = {"run_key": run_key, "run_name": run_name, "wire": wire, "journal": journal, "standby_of": standby_of,
+                 "masters": masters, "me": me, "advertised_host": advertised_host}
+        settings.update((what, words(value, what)) for what, value in texts.items() if value is not None)
         if accept_standbys:
-            settings.append(("pcclMasterSetAcceptStandbys", True))
-        for name in trusted_seeders:
-            settings.append(("pcclMasterAddTrustedSeeder", words(name, "trusted_seeders")))
+            settings["accept_standbys"] = b"true"
+        if isinstance(trusted_seeders, (str, bytes)):
+            raise TypeError("trusted_seeders are a sequence of names")
+        if trusted_seeders:
+            settings["trusted_seeders"] = b",".join(words(name, "trusted_seeders") for name in trusted_seeders)
         attach()
         code = library.pcclCreateMasterByName(address, byref(self._handle))
         if code == Result.INVALID_ARGUMENT.value:
             raise ValueError(PCCLError.of(code, "MasterNode").message)
         PCCLError.check(code, "MasterNode")
-        for name, *values in settings:
-            self._call("MasterNode", name, *values)
+        for name, value in settings.items():
+            self._call("MasterNode", "pcclMasterSetOption", name.encode(), value)
 
     def _call(self, call: str, name: str, *arguments: Any) -> None:
         PCCLError.check(getattr(library, name)(self._handle, *arguments), call)

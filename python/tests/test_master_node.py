@@ -133,8 +133,10 @@ def test_a_list_of_masters_is_checked():
         MasterNode("127.0.0.1:0", masters="127.0.0.1,127.0.0.2", me="127.0.0.3").run()
     with pytest.raises(PCCLError, match="use either of the two"):
         MasterNode("127.0.0.1:0", masters="127.0.0.1", standby_of="127.0.0.2:48148").run()
-    with pytest.raises(TypeError, match="masters is a text"):
-        MasterNode("127.0.0.1:0", me="127.0.0.1")
+    with pytest.raises(PCCLError, match="needs a list"):
+        MasterNode("127.0.0.1:0", me="127.0.0.1").run()
+    with pytest.raises(TypeError, match="trusted_seeders"):
+        MasterNode("127.0.0.1:0", trusted_seeders="vault")
 
 
 def test_a_place_to_stand_by_for_is_checked():

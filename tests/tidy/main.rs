@@ -15,6 +15,7 @@ mod planted;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in the README")]
 mod readme_example;
 mod rust_source;
+mod settings_table;
 mod sources;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in docs/training.md")]
 mod training_example;
@@ -56,6 +57,11 @@ fn no_modules_of_a_folder_use_each_other_in_a_circle() {
 #[test]
 fn tables_of_packets_say_what_is_declared() {
     assert_none(&packet_tables::problems(&tree::read()));
+}
+
+#[test]
+fn the_table_of_settings_is_the_declared_one() {
+    assert_none(&settings_table::problems(&tree::read()));
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! The functions that run a master. They need no `pcclInit`.
 
 use crate::{
-    convert::{self, NO_TIMEOUT},
+    convert,
     failure::{Failure, call},
     fork, logging,
     masters::{self, MASTERS},
     raw,
     types::{Handle, ResultCode, SocketAddress},
 };
-use pccl_master::{KeyError, RunNameError, StopHandle, WireMode};
-use std::{ffi::c_char, time::Duration};
+use pccl_master::StopHandle;
+use std::ffi::c_char;
 
 /// `pcclCreateMaster`.
 ///
@@ -58,169 +58,21 @@ pub(crate) fn prepare() {
     fork::watch();
 }
 
-/// `pcclMasterSetMinWorldSize`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclMasterSetMinWorldSize(handle: Handle, peers: u32) -> ResultCode {
-    call(|| MASTERS.get(handle)?.set(|config| config.min_world_size = peers))
-}
-
-/// `pcclMasterSetPeerTimeout`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclMasterSetPeerTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
-    call(|| MASTERS.get(handle)?.set(|config| config.peer_timeout = Duration::from_millis(milliseconds)))
-}
-
-/// `pcclMasterSetStragglerTimeout`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclMasterSetStragglerTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
-    let time = (milliseconds != NO_TIMEOUT).then(|| Duration::from_millis(milliseconds));
-    call(|| MASTERS.get(handle)?.set(|config| config.straggler_timeout = time))
-}
-
-/// `pcclMasterSetEdgeTimeout`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclMasterSetEdgeTimeout(handle: Handle, milliseconds: u64) -> ResultCode {
-    call(|| MASTERS.get(handle)?.set(|config| config.edge_timeout = Duration::from_millis(milliseconds)))
-}
-
-/// `pcclMasterSetRunKey`.
+/// `pcclMasterSetOption`.
 ///
 /// # Safety
 /// As for all functions here: pointers are null or point to what the header says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterSetRunKey(handle: Handle, key: *const c_char) -> ResultCode {
-    call(|| {
-        let master = MASTERS.get(handle)?;
-        // SAFETY: by the contract of this function.
-        let key = unsafe { raw::text(key, "key") }?;
-        let key = key.parse().map_err(|error: KeyError| Failure::argument(error.to_string()))?;
-        master.set(|config| config.run_key = Some(key))
-    })
-}
-
-/// `pcclMasterSetRunName`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterSetRunName(handle: Handle, name: *const c_char) -> ResultCode {
-    call(|| {
-        let master = MASTERS.get(handle)?;
-        // SAFETY: by the contract of this function.
-        let name = unsafe { raw::text(name, "name") }?;
-        let name = name.parse().map_err(|error: RunNameError| Failure::argument(error.to_string()))?;
-        master.set(|config| config.run_name = Some(name))
-    })
-}
-
-/// `pcclMasterSetWireMode`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterSetWireMode(handle: Handle, mode: *const c_char) -> ResultCode {
-    call(|| {
-        let master = MASTERS.get(handle)?;
-        // SAFETY: by the contract of this function.
-        let mode = unsafe { raw::text(mode, "mode") }?;
-        let mode: WireMode = mode.parse().map_err(Failure::argument)?;
-        master.set(|config| config.wire = mode)
-    })
-}
-
-/// `pcclMasterSetJournal`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterSetJournal(handle: Handle, directory: *const c_char) -> ResultCode {
-    call(|| {
-        let master = MASTERS.get(handle)?;
-        // SAFETY: by the contract of this function.
-        let directory = unsafe { raw::text(directory, "directory") }?;
-        master.set(|config| config.journal = Some(directory.into()))
-    })
-}
-
-/// `pcclMasterSetAcceptStandbys`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclMasterSetAcceptStandbys(handle: Handle, accept: bool) -> ResultCode {
-    call(|| MASTERS.get(handle)?.set(|config| config.accept_standbys = accept))
-}
-
-/// `pcclMasterSetStandbyOf`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterSetStandbyOf(handle: Handle, masters: *const c_char) -> ResultCode {
-    call(|| {
-        let master = MASTERS.get(handle)?;
-        // SAFETY: by the contract of this function.
-        let masters = unsafe { raw::text(masters, "masters") }?;
-        master.set(|config| config.standby_of = places(&masters))
-    })
-}
-
-/// `pcclMasterSetMasters`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterSetMasters(
-    handle: Handle,
-    masters: *const c_char,
-    me: *const c_char,
-) -> ResultCode {
-    call(|| {
-        let master = MASTERS.get(handle)?;
-        // SAFETY: by the contract of this function.
-        let masters = unsafe { raw::text(masters, "masters") }?;
-        let me = match me.is_null() {
-            true => None,
-            // SAFETY: by the contract of this function.
-            false => Some(unsafe { raw::text(me, "me") }?),
-        };
-        master.set(|config| (config.masters, config.me) = (places(&masters), me))
-    })
-}
-
-/// The places of a list.
-fn places(list: &str) -> Vec<String> {
-    list.split(',').map(str::to_owned).collect()
-}
-
-/// `pcclMasterSetAdvertisedHost`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterSetAdvertisedHost(
-    handle: Handle,
-    host: *const c_char,
-) -> ResultCode {
-    call(|| {
-        let master = MASTERS.get(handle)?;
-        // SAFETY: by the contract of this function.
-        let host = unsafe { raw::text(host, "host") }?;
-        master.set(|config| config.advertised_host = Some(host))
-    })
-}
-
-/// `pcclMasterAddTrustedSeeder`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclMasterAddTrustedSeeder(
+pub(crate) unsafe extern "C" fn pcclMasterSetOption(
     handle: Handle,
     name: *const c_char,
+    value: *const c_char,
 ) -> ResultCode {
     call(|| {
         let master = MASTERS.get(handle)?;
         // SAFETY: by the contract of this function.
-        let name = unsafe { raw::text(name, "name") }?;
-        master.set(|config| config.trusted_seeders.push(name))
+        let (name, value) = unsafe { (raw::text(name, "name")?, raw::text(value, "value")?) };
+        master.set(&name, &value)
     })
 }
 

@@ -117,14 +117,13 @@ pub(crate) fn destroy(handle: Handle) -> Outcome {
 }
 
 impl MasterInstance {
-    /// Changes the settings of a master that has not been run.
-    pub(crate) fn set(&self, change: impl FnOnce(&mut MasterConfig)) -> Outcome {
+    /// Changes a setting of a master that has not been run.
+    pub(crate) fn set(&self, name: &str, value: &str) -> Outcome {
         let mut state = self.state.lock();
         if state.was_run {
             return Err(Failure::usage("the master has been run"));
         }
-        change(&mut state.config);
-        Ok(())
+        state.config.set(name, value).map_err(|error| Failure::argument(error.to_string()))
     }
 
     /// Starts to listen and serve.

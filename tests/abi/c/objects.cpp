@@ -143,8 +143,8 @@ static void masters_of_a_list() {
     const std::string net = "127." + std::to_string(200 + process / 256 % 50) + "." + std::to_string(process % 256);
     const std::string first = net + ".1", second = net + ".2", list = first + "," + second;
     Master begins(first + ":48148"), stands_by(second + ":48148");
-    stands_by.masters(list).run();
-    begins.masters(list, first).run();
+    stands_by.set("masters", list).run();
+    begins.set("masters", list).set("me", first).run();
     Communicator comm(first + ":48148," + second + ":48148");
     comm.first_ports(0, 0).connect();
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
@@ -178,8 +178,9 @@ int main() {
             pcclLogDebug);
         write_log(pcclLogInfo, "a line of the program");
         Master master("127.0.0.1:0");
-        master.min_world_size(1).peer_timeout(Milliseconds(60000)).straggler_timeout(no_timeout).wire_mode("encrypt");
-        master.edge_timeout(Milliseconds(4000)).run();
+        master.set("min_world_size", "1").set("peer_timeout", Milliseconds(60000));
+        master.set("straggler_timeout", no_timeout).set("wire", "encrypt");
+        master.set("edge_timeout", Milliseconds(4000)).run();
         Communicator comm("127.0.0.1:" + std::to_string(master.port()));
         comm.first_ports(0, 0).strict_ports(false).outbound_only(false);
         comm.name("one").bind_address("127.0.0.1").call_timeout(no_timeout);

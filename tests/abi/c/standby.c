@@ -21,7 +21,7 @@ static pid_t start_master(uint16_t *port) {
     if (process == 0) {
         pcclMasterInstance_t *master = NULL;
         EXPECT(pcclCreateMasterByName("127.0.0.1:0", &master), pcclSuccess);
-        EXPECT(pcclMasterSetAcceptStandbys(master, true), pcclSuccess);
+        EXPECT(pcclMasterSetOption(master, "accept_standbys", "true"), pcclSuccess);
         EXPECT(pcclRunMaster(master), pcclSuccess);
         EXPECT(pcclMasterGetPort(master, port), pcclSuccess);
         CHECK(write(ends[1], port, sizeof *port) == (ssize_t) sizeof *port);
@@ -96,8 +96,8 @@ int main(void) {
     EXPECT(pcclInit(), pcclSuccess);
     snprintf(place, sizeof place, "127.0.0.1:%u", (unsigned) port);
     EXPECT(pcclCreateMasterByName("127.0.0.1:0", &standby), pcclSuccess);
-    EXPECT(pcclMasterSetStandbyOf(standby, place), pcclSuccess);
-    EXPECT(pcclMasterSetAdvertisedHost(standby, "127.0.0.1"), pcclSuccess);
+    EXPECT(pcclMasterSetOption(standby, "standby_of", place), pcclSuccess);
+    EXPECT(pcclMasterSetOption(standby, "advertised_host", "127.0.0.1"), pcclSuccess);
     EXPECT(pcclRunMaster(standby), pcclSuccess);
     EXPECT(pcclMasterGetPort(standby, &own), pcclSuccess);
     /* A list in which the first place is the one that does not act. */

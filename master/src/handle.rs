@@ -85,7 +85,7 @@ impl Master {
         let opened = opened.map_err(|error| MasterError::Journal(error.to_string()))?;
         let (journal, past) = opened.map_or((None, None), |(journal, past)| (Some(journal), past));
         let origin = match &past {
-            Some((chapter, _)) => chapter.origin.clone(),
+            Some((snapshot, _)) => snapshot.origin.clone(),
             None => Origin::draw().map_err(|error| MasterError::Random(Arc::new(error)))?,
         };
         let run = origin.run;
@@ -116,9 +116,9 @@ impl Master {
                     false => Begin::Fresh(state),
                 }
             }
-            Some((chapter, entries)) => {
+            Some((snapshot, entries)) => {
                 let again =
-                    catch_unwind(AssertUnwindSafe(|| Recalled::of(chapter, entries, options, keys.clone())));
+                    catch_unwind(AssertUnwindSafe(|| Recalled::of(snapshot, entries, options, keys.clone())));
                 let again = again.unwrap_or_else(|payload| Err(panic_text(&*payload)));
                 let again = Box::new(again.map_err(|error| {
                     MasterError::Journal(format!("{error}: remove the journal to begin a new run"))

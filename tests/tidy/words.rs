@@ -19,6 +19,8 @@ const RETIRED: &[(&str, &str)] = &[
     ("moonshot", "background search"),
     ("lender", "serving peer"),
     ("door key", "service key"),
+    ("chapter", "snapshot"),
+    ("ticket office", "ticket issuer"),
 ];
 /// Rules, not text.
 const APART: &[&str] = &["tests/tidy/words.rs", COUNTS, "tests/abi/original/"];

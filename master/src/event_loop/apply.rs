@@ -83,7 +83,7 @@ impl EventLoop {
             }
             Action::Plan { plan, job, background } => self.planner.plan(plan, *job, background),
             Action::Reach { target, group, limit } => {
-                let opener = self.tickets.as_ref().map(|office| office.opener_of(target.peer));
+                let opener = self.tickets.as_ref().map(|issuer| issuer.opener_of(target.peer));
                 let asker = self.state.asker(target.peer).and_then(|client| self.conns.get(&client.0));
                 let asker = asker.map_or(Ipv4Addr::UNSPECIFIED.into(), Conn::origin);
                 self.reacher.reach((target, asker), (group, limit), opener);
@@ -122,8 +122,8 @@ impl EventLoop {
                 slow.push(*client);
                 continue;
             }
-            if let Some(office) = &mut self.tickets {
-                for front in office.in_front_of(*client, packet, now_ms) {
+            if let Some(issuer) = &mut self.tickets {
+                for front in issuer.in_front_of(*client, packet, now_ms) {
                     conn.queue(&front, frame(&front).counted(&self.queued).held_until(held_until));
                 }
             }

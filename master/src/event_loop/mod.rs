@@ -48,7 +48,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
-use tickets::TicketOffice;
+use tickets::TicketIssuer;
 use tinysockets::{
     bucket::{Bucket, Lines, Rate},
     key::{RunKeys, RunName},
@@ -152,7 +152,7 @@ pub(crate) struct EventLoop {
     lock: Option<Lock>,
     run_name: RunName,
     /// In a run with a key.
-    tickets: Option<TicketOffice>,
+    tickets: Option<TicketIssuer>,
     relay: Option<RelayNews>,
     /// Nobody on another machine reaches this master, so nobody there has to reach its peers.
     is_here_only: bool,
@@ -304,7 +304,7 @@ impl EventLoop {
         let Fresh { state, origin } = fresh;
         self.state = *state;
         self.lead_run(origin.run);
-        self.tickets = keys.map(|keys| TicketOffice::open(&origin, keys));
+        self.tickets = keys.map(|keys| TicketIssuer::open(&origin, keys));
         self.replication =
             keeps.map(|journal| Replication::new(journal, origin, Open::default(), Leader::new(copy)));
     }
@@ -478,8 +478,8 @@ impl EventLoop {
         self.half_open.remove(key);
         self.closing.remove(&key);
         self.paced.remove(&key);
-        if let Some(office) = &mut self.tickets {
-            office.forget(ClientKey(key));
+        if let Some(issuer) = &mut self.tickets {
+            issuer.forget(ClientKey(key));
         }
         self.give_room(key);
         if let Some(replication) = &mut self.replication {

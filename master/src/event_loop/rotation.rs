@@ -31,10 +31,10 @@ impl EventLoop {
             self.close_those_with_old_keys(&keys);
             return Ok(done);
         }
-        let Some(office) = &self.tickets else {
+        let Some(issuer) = &self.tickets else {
             return Err("this run has no key: it has to be started again to get one".into());
         };
-        let is_in_use = office.accepted().used == keys.used;
+        let is_in_use = issuer.accepted().used == keys.used;
         if !dropped.is_empty() {
             check_lock_out(&keys, is_in_use)?;
         }
@@ -52,7 +52,7 @@ impl EventLoop {
         }
         log::warn!("an operator changes the run keys: {done}");
         // The state knows nothing of keys, so nobody could do this once more.
-        self.begin_chapter();
+        self.write_snapshot();
         Ok(done)
     }
 
@@ -66,8 +66,8 @@ impl EventLoop {
             let client = self.state.client_of(peer);
             self.take(Input::Kick { peer, reason: "the run has another key".into() });
             // Its connection may still have to be flushed.
-            if let (Some(client), Some(office)) = (client, &mut self.tickets) {
-                office.forget(client);
+            if let (Some(client), Some(issuer)) = (client, &mut self.tickets) {
+                issuer.forget(client);
             }
             done += &format!("removed {name}; ");
         }
@@ -77,7 +77,7 @@ impl EventLoop {
     /// How many were told.
     fn change_keys(&mut self, keys: &AcceptedKeys) -> usize {
         let now_ms = self.now().millis();
-        let told = self.tickets.as_mut().map(|office| office.change_keys(keys.clone(), now_ms));
+        let told = self.tickets.as_mut().map(|issuer| issuer.change_keys(keys.clone(), now_ms));
         let told = told.unwrap_or_default();
         let count = told.len();
         let mut slow = Vec::new();
@@ -92,7 +92,7 @@ impl EventLoop {
 
     /// Closes all connections that were opened by other keys, but for those of members. How many there were.
     fn close_those_with_old_keys(&mut self, keys: &AcceptedKeys) -> usize {
-        let is_member = |key| self.tickets.as_ref().is_some_and(|office| office.is_member(ClientKey(key)));
+        let is_member = |key| self.tickets.as_ref().is_some_and(|issuer| issuer.is_member(ClientKey(key)));
         let has_old_key = |conn: &Conn| {
             matches!(conn.phase, Phase::Client(_))
                 && conn.opened_by.as_ref().is_some_and(|opened_by| !keys.accepts(opened_by))

@@ -1,4 +1,4 @@
-//! The ticket office of a run with a key: tells each peer what it needs to connect to others. It reads off the packets
+//! The ticket issuer of a run with a key: tells each peer what it needs to connect to others. It reads off the packets
 //! that are sent what their receivers are about to do, so that the state machine knows nothing of keys.
 //!
 //! A machine that is examined without having registered gets tickets for visits: probes of a few peers, for a minute,
@@ -29,7 +29,7 @@ const VISIT_LIFE_MS: u64 = 60_000;
 /// After so long a peer is told the time again, and gets new tickets for state if it fetches, in milliseconds.
 const RENEWAL_MS: u64 = 20_000;
 
-/// The office's knowledge of a registered peer.
+/// The issuer's knowledge of a registered peer.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Holder {
     peer: PeerId,
@@ -79,25 +79,25 @@ impl Opener {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct TicketOffice {
+pub(crate) struct TicketIssuer {
     authority: Authority,
     run: RunId,
     keys: RunKeys,
     holders: BTreeMap<ClientKey, Holder>,
 }
 
-impl TicketOffice {
+impl TicketIssuer {
     /// For a run with these keys.
     pub(crate) fn open(origin: &Origin, keys: RunKeys) -> Self {
         Self { authority: origin.authority(), run: origin.run, keys, holders: BTreeMap::new() }
     }
 
-    /// Its knowledge of peers, see [`TicketOffice::recall`].
+    /// Its knowledge of peers, see [`TicketIssuer::recall`].
     pub(crate) fn remember(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_stdvec(&self.holders)
     }
 
-    /// The office that knew this, with the keys that are accepted now.
+    /// The issuer that knew this, with the keys that are accepted now.
     pub(crate) fn recall(origin: &Origin, keys: RunKeys, known: &[u8]) -> Result<Self, postcard::Error> {
         Ok(Self { holders: postcard::from_bytes(known)?, ..Self::open(origin, keys) })
     }
@@ -290,9 +290,9 @@ mod tests {
 
     const RUN: RunId = RunId(9);
 
-    fn office() -> TicketOffice {
+    fn issuer() -> TicketIssuer {
         let origin = Origin::of(RUN);
-        let mut office = TicketOffice::open(&origin, RunKeys::new(RunKey::from_bytes([1; 32]).into()));
+        let mut issuer = TicketIssuer::open(&origin, RunKeys::new(RunKey::from_bytes([1; 32]).into()));
         for peer in [1, 2, 3] {
             let registered = Registered {
                 run: RUN,
@@ -305,12 +305,12 @@ mod tests {
                 comes_back: false,
             };
             let client = ClientKey(peer as u64);
-            let told = office.in_front_of(client, &M2c::Registered(registered), 5);
+            let told = issuer.in_front_of(client, &M2c::Registered(registered), 5);
             let [M2c::Keys(keys)] = &told[..] else { panic!("{told:?}") };
             assert_eq!((keys.now_ms, keys.run.len()), (5, 0));
-            assert_eq!(&keys.service_key, office.authority.service_key(peer).secret());
+            assert_eq!(&keys.service_key, issuer.authority.service_key(peer).secret());
         }
-        office
+        issuer
     }
 
     fn tickets(told: Vec<M2c>) -> Vec<(PeerId, TicketRole, u64, u64)> {
@@ -368,40 +368,40 @@ mod tests {
 
     #[test]
     fn each_peer_gets_tickets_for_its_own_edges() {
-        let (mut office, plan) = (office(), plan());
+        let (mut issuer, plan) = (issuer(), plan());
         let data = |to, generation| vec![(PeerId(to), TicketRole::Data, 6, generation)];
-        assert_eq!(tickets(office.in_front_of(ClientKey(1), &plan, 7)), data(2, 1));
-        assert_eq!(tickets(office.in_front_of(ClientKey(3), &plan, 7)), data(1, 20));
+        assert_eq!(tickets(issuer.in_front_of(ClientKey(1), &plan, 7)), data(2, 1));
+        assert_eq!(tickets(issuer.in_front_of(ClientKey(3), &plan, 7)), data(1, 20));
         let M2c::GroupPlan(mut back) = plan.clone() else { panic!("{plan:?}") };
         back.edges[0].back = true;
         let back = M2c::GroupPlan(back);
-        assert_eq!(tickets(office.in_front_of(ClientKey(1), &back, 7)), []);
-        let [ring, dialed_back] = &tickets(office.in_front_of(ClientKey(2), &back, 7))[..] else { panic!() };
+        assert_eq!(tickets(issuer.in_front_of(ClientKey(1), &back, 7)), []);
+        let [ring, dialed_back] = &tickets(issuer.in_front_of(ClientKey(2), &back, 7))[..] else { panic!() };
         assert_eq!(dialed_back, &(PeerId(3), TicketRole::Data, 6, 12));
         assert_eq!(ring, &(PeerId(1), TicketRole::DataBack, 6, 1), "the receiver dials");
-        assert_eq!(office.in_front_of(ClientKey(4), &plan, 7), [], "not registered");
-        office.forget(ClientKey(2));
-        assert_eq!(office.in_front_of(ClientKey(2), &plan, 7), []);
+        assert_eq!(issuer.in_front_of(ClientKey(4), &plan, 7), [], "not registered");
+        issuer.forget(ClientKey(2));
+        assert_eq!(issuer.in_front_of(ClientKey(2), &plan, 7), []);
     }
 
     #[test]
     fn who_fetches_gets_new_tickets_until_it_is_done() {
-        let mut office = office();
+        let mut issuer = issuer();
         let echo = M2c::Echo(Echo { sequence: 1, blocked_on: None });
-        let at = |office: &mut TicketOffice, now| office.in_front_of(ClientKey(1), &echo, now);
+        let at = |issuer: &mut TicketIssuer, now| issuer.in_front_of(ClientKey(1), &echo, now);
         let state = |now| vec![(PeerId(3), TicketRole::State, 0, now + STATE_LIFE_MS)];
-        assert_eq!(tickets(office.in_front_of(ClientKey(1), &ahead(&[3]), 100)), state(100));
-        assert_eq!(at(&mut office, 100 + RENEWAL_MS - 1), []);
-        assert_eq!(tickets(at(&mut office, 100 + RENEWAL_MS)), state(100 + RENEWAL_MS));
-        assert_eq!(at(&mut office, 101 + RENEWAL_MS), []);
-        office.in_front_of(ClientKey(1), &ahead(&[]), 102 + RENEWAL_MS);
+        assert_eq!(tickets(issuer.in_front_of(ClientKey(1), &ahead(&[3]), 100)), state(100));
+        assert_eq!(at(&mut issuer, 100 + RENEWAL_MS - 1), []);
+        assert_eq!(tickets(at(&mut issuer, 100 + RENEWAL_MS)), state(100 + RENEWAL_MS));
+        assert_eq!(at(&mut issuer, 101 + RENEWAL_MS), []);
+        issuer.in_front_of(ClientKey(1), &ahead(&[]), 102 + RENEWAL_MS);
         // The time is told all the same.
-        assert_eq!(tickets(at(&mut office, 102 + 2 * RENEWAL_MS)), []);
+        assert_eq!(tickets(at(&mut issuer, 102 + 2 * RENEWAL_MS)), []);
     }
 
     #[test]
     fn who_is_examined_gets_tickets_for_probes_of_a_few_and_nothing_else() {
-        let mut office = office();
+        let mut issuer = issuer();
         let peer = |n: u128| ExaminedPeer {
             target: ReachTarget { peer: PeerId(n), hosts: Host::new("h").into(), p2p_port: 1, state_port: 1 },
             group: GroupId(0),
@@ -420,7 +420,7 @@ mod tests {
             peers: (1..=20).map(peer).collect(),
             padding: Padding(0),
         });
-        let told = office.in_front_of(ClientKey(9), &answer, 100);
+        let told = issuer.in_front_of(ClientKey(9), &answer, 100);
         let [M2c::Tickets(given)] = &told[..] else { panic!("{told:?}") };
         let preamble = Preamble {
             run: RUN.0,
@@ -429,19 +429,19 @@ mod tests {
             link_generation: 100 + VISIT_LIFE_MS,
             ..Preamble::new(Role::Probe)
         };
-        assert_eq!(given.tickets[1].secret, office.service_key_of(PeerId(2)).ticket(&preamble));
+        assert_eq!(given.tickets[1].secret, issuer.service_key_of(PeerId(2)).ticket(&preamble));
         let visits: Vec<_> =
             (1..=16).map(|n| (PeerId(n), TicketRole::Probe, 0, 100 + VISIT_LIFE_MS)).collect();
         assert_eq!(tickets(told), visits);
-        assert_eq!(office.in_front_of(ClientKey(9), &plan(), 100), [], "it is not registered by that");
+        assert_eq!(issuer.in_front_of(ClientKey(9), &plan(), 100), [], "it is not registered by that");
     }
 
     #[test]
     fn whoever_says_that_it_was_a_peer_proves_it() {
-        let office = office();
+        let issuer = issuer();
         let objection = |run, proof| {
             let previous = Some(PreviousIdentity { run, peer: PeerId(2), proof });
-            office.objection(&C2m::Register(Register {
+            issuer.objection(&C2m::Register(Register {
                 group: GroupId(0),
                 advertised_host: None,
                 addresses: Vec::new(),
@@ -457,7 +457,7 @@ mod tests {
                 site: Name::default(),
             }))
         };
-        let of = |peer: u128| Some(office.authority.service_key(peer).secret().clone());
+        let of = |peer: u128| Some(issuer.authority.service_key(peer).secret().clone());
         assert_eq!(objection(RUN, of(2)), None);
         assert_eq!(objection(RunId(8), None), None, "nobody here knows of that run");
         for proof in [None, of(1)] {
@@ -468,24 +468,24 @@ mod tests {
 
     #[test]
     fn those_who_were_let_in_hear_of_other_keys() {
-        let mut office = office();
-        let told = |office: &mut TicketOffice, client| match &office.in_front_of(client, &plan(), 7)[..] {
+        let mut issuer = issuer();
+        let told = |issuer: &mut TicketIssuer, client| match &issuer.in_front_of(client, &plan(), 7)[..] {
             [M2c::Keys(keys), M2c::Tickets(_)] => keys.run.len(),
             [M2c::Tickets(_)] => 0,
             other => panic!("{other:?}"),
         };
         let [first, second, third] = [1, 2, 3].map(ClientKey);
-        assert_eq!([first, second, second].map(|client| told(&mut office, client)), [1, 1, 0]);
+        assert_eq!([first, second, second].map(|client| told(&mut issuer, client)), [1, 1, 0]);
         let [one, other] = [[1; 32], [2; 32]].map(RunKey::from_bytes);
         let keys = AcceptedKeys { used: other.clone(), second: Some(one.clone()) };
-        let changed = office.change_keys(keys.clone(), 50);
-        assert_eq!(office.accepted(), keys);
+        let changed = issuer.change_keys(keys.clone(), 50);
+        assert_eq!(issuer.accepted(), keys);
         assert_eq!(changed.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [first, second]);
-        assert_eq!([first, third, third].map(|client| told(&mut office, client)), [0, 2, 0]);
+        assert_eq!([first, third, third].map(|client| told(&mut issuer, client)), [0, 2, 0]);
         for (client, packet) in changed {
             let M2c::Keys(keys) = packet else { panic!("{packet:?}") };
             assert_eq!(keys.run, [other.secret().clone(), one.secret().clone()]);
-            assert_eq!(&keys.service_key, office.authority.service_key(client.0.into()).secret());
+            assert_eq!(&keys.service_key, issuer.authority.service_key(client.0.into()).secret());
         }
     }
 }

@@ -90,7 +90,7 @@ pub(crate) struct Client {
 
 /// All that a master knew at some moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Chapter {
+pub(crate) struct StateSnapshot {
     pub(crate) origin: Origin,
     /// The time of the state.
     pub(crate) at: Timestamp,
@@ -98,7 +98,7 @@ pub(crate) struct Chapter {
     pub(crate) next_client: u64,
     /// The state, see [`MasterState::remember`](crate::state::MasterState::remember).
     pub(crate) state: Vec<u8>,
-    /// The ticket office's knowledge of peers, in a run with a key.
+    /// The ticket issuer's knowledge of peers, in a run with a key.
     pub(crate) tickets: Option<Vec<u8>>,
     pub(crate) clients: BTreeMap<ClientKey, Client>,
     pub(crate) open: Open,
@@ -111,7 +111,7 @@ pub(crate) struct Opening {
     pub(crate) format: String,
     /// The settings of the run, which outlive its masters.
     pub(crate) settings: Options,
-    pub(crate) chapter: Chapter,
+    pub(crate) snapshot: StateSnapshot,
 }
 
 /// One thing that happened since.

@@ -3,7 +3,7 @@
 //! It is written before anything leaves that follows from it, without waiting for the disk: it outlives the process,
 //! not the machine. So a file from before the machine was started is not used: its end may be missing.
 
-use super::entry::{Chapter, Entry, put, take};
+use super::entry::{Entry, StateSnapshot, put, take};
 use pccl_protocol::{JournalStage, StatusJournal, Text};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -26,8 +26,8 @@ pub(crate) const FORMAT: &str =
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the lock is tried in that time.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
-/// A new chapter begins after this number of bytes of entries.
-const CHAPTER_BYTES: usize = 16 << 20;
+/// A new snapshot begins after this number of bytes of entries.
+const SNAPSHOT_BYTES: usize = 16 << 20;
 /// Shortest and longest pause before a journal that was given up is begun anew.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The system makes a new one each time that the machine starts.
@@ -64,7 +64,7 @@ impl Header {
 }
 
 /// The content that a journal had.
-pub(crate) type Past = (Chapter, Vec<Entry<'static>>);
+pub(crate) type Past = (StateSnapshot, Vec<Entry<'static>>);
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -153,8 +153,8 @@ impl Journal {
             return Ok(None);
         }
         let left = bytes.len();
-        let chapter = take(&mut bytes).map_err(|error| damaged(left, error.to_string()))?;
-        let chapter = chapter.ok_or_else(|| damaged(left, "its first chapter is not whole".into()))?;
+        let snapshot = take(&mut bytes).map_err(|error| damaged(left, error.to_string()))?;
+        let snapshot = snapshot.ok_or_else(|| damaged(left, "its first snapshot is not whole".into()))?;
         let mut entries = Vec::new();
         loop {
             let left = bytes.len();
@@ -166,12 +166,12 @@ impl Journal {
         if !bytes.is_empty() {
             log::info!("{path:?}: the last {} bytes were not written whole", bytes.len());
         }
-        Ok(Some((chapter, entries)))
+        Ok(Some((snapshot, entries)))
     }
 
-    /// A chapter begins; what was written before is not needed any more.
-    pub(crate) fn begin(&mut self, chapter: &Chapter) {
-        if let Err(error) = self.try_begin(chapter) {
+    /// A new snapshot; what was written before is not needed any more.
+    pub(crate) fn begin(&mut self, snapshot: &StateSnapshot) {
+        if let Err(error) = self.try_begin(snapshot) {
             return self.give_up(&error);
         }
         if self.given_up.take().is_some() {
@@ -179,10 +179,10 @@ impl Journal {
         }
     }
 
-    fn try_begin(&mut self, chapter: &Chapter) -> io::Result<()> {
+    fn try_begin(&mut self, snapshot: &StateSnapshot) -> io::Result<()> {
         let mut bytes = Vec::new();
         put(&mut bytes, &Header::now()).map_err(io::Error::other)?;
-        put(&mut bytes, chapter).map_err(io::Error::other)?;
+        put(&mut bytes, snapshot).map_err(io::Error::other)?;
         let next = self.path.with_extension("next");
         let mut file = create_in_place(&next)?;
         if let Err(error) = file.write_all(&bytes).and_then(|()| fs::rename(&next, &self.path)) {
@@ -224,7 +224,7 @@ impl Journal {
         }
     }
 
-    /// Writes what was recorded: from now on it may have consequences. Whether a new chapter is due.
+    /// Writes what was recorded: from now on it may have consequences. Whether a new snapshot is due.
     pub(crate) fn flush(&mut self) -> bool {
         if !self.buffer.is_empty()
             && let Some(file) = &mut self.file
@@ -236,7 +236,7 @@ impl Journal {
                 self.give_up(&error);
             }
         }
-        self.file.is_some() && self.written >= CHAPTER_BYTES
+        self.file.is_some() && self.written >= SNAPSHOT_BYTES
     }
 
     /// Goes on without: nobody must go on from a file that does not hold everything.

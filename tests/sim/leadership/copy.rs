@@ -22,7 +22,7 @@ pub(super) struct Copy {
 
 impl Copy {
     /// All that a master knows that acts.
-    pub(super) fn chapter(leader: &Leader, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
+    pub(super) fn snapshot(leader: &Leader, log: &Log, members: &BTreeSet<PeerId>, barred: &Barred) -> Self {
         let mut past = leader.past();
         if past.is_alone {
             past.voter_sets = VoterSets::from(past.turn, members.clone());

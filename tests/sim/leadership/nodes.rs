@@ -133,7 +133,7 @@ impl Wait {
 
 impl Lead {
     fn new(leader: Leader, (log, members): (Log, BTreeSet<PeerId>), barred: Barred) -> Self {
-        let journal = Copy::chapter(&leader, &log, &members, &barred);
+        let journal = Copy::snapshot(&leader, &log, &members, &barred);
         Self {
             leader,
             journal,

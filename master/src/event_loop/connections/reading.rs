@@ -241,7 +241,7 @@ impl EventLoop {
                         Err(Progress::More) => continue,
                         Err(over) => return over,
                     };
-                    let objection = self.tickets.as_ref().and_then(|office| office.objection(&packet));
+                    let objection = self.tickets.as_ref().and_then(|issuer| issuer.objection(&packet));
                     self.take(match objection {
                         Some(error) => Input::Malformed { client, error },
                         None => Input::Packet { client, packet },

@@ -171,7 +171,7 @@ impl EventLoop {
     }
 
     fn is_proved(&self, asked: &Return) -> bool {
-        self.tickets.as_ref().is_none_or(|office| office.is_proof(asked.peer, asked.proof.as_ref()))
+        self.tickets.as_ref().is_none_or(|issuer| issuer.is_proof(asked.peer, asked.proof.as_ref()))
     }
 
     /// The connection whose place this one takes, or why it takes none.

@@ -409,17 +409,17 @@ impl Listener {
         if lesson.turn.is_none()
             && let Some(opening) = take::<Opening>(&mut rest).map_err(failed)?
         {
-            let Opening { format, settings, chapter } = opening;
+            let Opening { format, settings, snapshot } = opening;
             if format != FORMAT {
                 return Err(format!("it is of another version: {format}"));
             }
-            if chapter.past.copies.term < lesson.newest {
-                return Err(format!("it acts in term {}, and that is over", chapter.past.copies.term));
+            if snapshot.past.copies.term < lesson.newest {
+                return Err(format!("it acts in term {}, and that is over", snapshot.past.copies.term));
             }
-            lesson.turn = Some(chapter.past.turn);
+            lesson.turn = Some(snapshot.past.turn);
             let (keys, mut options) = (self.search.keys.clone(), settings);
-            options.state_key = keys.is_some().then(|| chapter.origin.state_key());
-            let recalled = Box::new(Recalled::begin(chapter, options, keys)?);
+            options.state_key = keys.is_some().then(|| snapshot.origin.state_key());
+            let recalled = Box::new(Recalled::begin(snapshot, options, keys)?);
             lesson.coming = Some(Following { copy: lesson.copy, recalled });
         }
         let mut entries = Vec::new();

@@ -5,7 +5,7 @@ use crate::event_loop::EventLoop;
 use crate::event_loop::connections::conn::{Conn, Phase};
 use crate::event_loop::replication::leader_side::Followers;
 use crate::{
-    journal::{Chapter, Client, Entry, Journal, Open},
+    journal::{Client, Entry, Journal, Open, StateSnapshot},
     leadership::Leader,
     origin::Origin,
     state::{Action, ClientKey, IdSource, Input},
@@ -118,7 +118,7 @@ impl EventLoop {
             replication.leader.end_turn(|| self.state.voters(), |peer| self.state.client_of(peer).is_some());
         }
         if replication.journal.as_mut().is_some_and(|journal| journal.flush() || journal.is_due()) {
-            self.begin_chapter();
+            self.write_snapshot();
         }
         if let Some(copies) = copies {
             self.tell_copies(&copies);
@@ -127,14 +127,14 @@ impl EventLoop {
     }
 
     /// All that is known is written, and takes the place of what was written before.
-    pub(crate) fn begin_chapter(&mut self) {
+    pub(crate) fn write_snapshot(&mut self) {
         if self.replication.as_ref().is_none_or(|replication| replication.journal.is_none()) {
             return;
         }
-        let chapter = self.chapter();
+        let snapshot = self.snapshot();
         let Some(replication) = &mut self.replication else { return };
-        match (&mut replication.journal, chapter) {
-            (Some(journal), Some(chapter)) => journal.begin(&chapter),
+        match (&mut replication.journal, snapshot) {
+            (Some(journal), Some(snapshot)) => journal.begin(&snapshot),
             (Some(journal), None) => journal.give_up(&io::Error::other("what is known cannot be written")),
             (None, _) => {}
         }
@@ -142,13 +142,13 @@ impl EventLoop {
 
     /// All that is known. Only when the state has settled: what it has not drawn the consequences of is no part of what
     /// it remembers.
-    pub(crate) fn chapter(&self) -> Option<Chapter> {
+    pub(crate) fn snapshot(&self) -> Option<StateSnapshot> {
         debug_assert!(!self.unsettled);
         let replication = self.replication.as_ref()?;
         let state = self.state.remember();
-        let tickets = self.tickets.as_ref().map(|office| office.remember()).transpose();
+        let tickets = self.tickets.as_ref().map(|issuer| issuer.remember()).transpose();
         match (state, tickets) {
-            (Ok(state), Ok(tickets)) => Some(Chapter {
+            (Ok(state), Ok(tickets)) => Some(StateSnapshot {
                 origin: replication.origin.clone(),
                 at: self.at,
                 next_client: self.reactor.next_key(),
@@ -186,7 +186,7 @@ impl EventLoop {
     /// Goes on: registered peers may come back over other connections, all others are gone, and who was asked is asked
     /// once more. To be called once, before anything else happens.
     pub(crate) fn go_on(&mut self) {
-        self.begin_chapter();
+        self.write_snapshot();
         let known: Vec<(u64, bool)> =
             self.conns.keys().map(|key| (*key, self.state.may_return(ClientKey(*key)))).collect();
         for (key, may_return) in known {

@@ -233,7 +233,7 @@ impl EventLoop {
     fn open_feeds(&mut self) {
         let Some(replication) = &mut self.replication else { return };
         for (key, standby) in mem::take(&mut replication.followers.joining) {
-            let Some(chapter) = self.chapter() else { return self.close(key) };
+            let Some(snapshot) = self.snapshot() else { return self.close(key) };
             let Some(replication) = &mut self.replication else { return };
             if let Err(text) = replication.leader.join(standby.clone(), self.state.voters()) {
                 log::warn!("{} cannot stand by: {text}", standby.hosts.listed(standby.port));
@@ -241,7 +241,7 @@ impl EventLoop {
                 continue;
             }
             replication.followers.connected.insert(key, Follower { standby, heard: Instant::now() });
-            let opening = Opening { format: FORMAT.into(), settings: self.state.options().clone(), chapter };
+            let opening = Opening { format: FORMAT.into(), settings: self.state.options().clone(), snapshot };
             let mut bytes = Vec::new();
             match put(&mut bytes, &opening) {
                 Ok(()) => self.feed(key, &bytes),

@@ -4,9 +4,9 @@
 
 use crate::event_loop::connections::frame::frame;
 use crate::event_loop::connections::place::Place;
-use crate::event_loop::tickets::TicketOffice;
+use crate::event_loop::tickets::TicketIssuer;
 use crate::{
-    journal::{Chapter, Entry, Open},
+    journal::{Entry, Open, StateSnapshot},
     leadership::{Past, VoterSets},
     origin::Origin,
     state::{Action, ClientKey, Input, MasterState, Options, Timestamp},
@@ -20,7 +20,7 @@ pub(crate) struct Recalled {
     pub(crate) at: Timestamp,
     pub(crate) next_client: u64,
     pub(crate) state: MasterState,
-    pub(crate) tickets: Option<TicketOffice>,
+    pub(crate) tickets: Option<TicketIssuer>,
     pub(crate) places: BTreeMap<ClientKey, Place>,
     pub(crate) open: Open,
     pub(crate) origin: Origin,
@@ -34,27 +34,31 @@ impl Recalled {
     /// # Errors
     /// Why that cannot be found out.
     pub(crate) fn of(
-        chapter: Chapter,
+        snapshot: StateSnapshot,
         entries: Vec<Entry<'static>>,
         options: Options,
         keys: Option<RunKeys>,
     ) -> Result<Self, String> {
-        let mut recalled = Self::begin(chapter, options, keys)?;
+        let mut recalled = Self::begin(snapshot, options, keys)?;
         entries.into_iter().for_each(|entry| recalled.live_through(entry));
         recalled.end();
         Ok(recalled)
     }
 
-    /// The knowledge at the beginning of a chapter.
+    /// The knowledge of a snapshot.
     ///
     /// # Errors
     /// Why that cannot be found out.
-    pub(crate) fn begin(chapter: Chapter, options: Options, keys: Option<RunKeys>) -> Result<Self, String> {
-        let Chapter { origin, at, next_client, state, tickets, clients, open, mut past } = chapter;
+    pub(crate) fn begin(
+        snapshot: StateSnapshot,
+        options: Options,
+        keys: Option<RunKeys>,
+    ) -> Result<Self, String> {
+        let StateSnapshot { origin, at, next_client, state, tickets, clients, open, mut past } = snapshot;
         let text = |error: postcard::Error| error.to_string();
         let tickets = match (keys, tickets) {
             (None, None) => None,
-            (Some(keys), Some(known)) => Some(TicketOffice::recall(&origin, keys, &known).map_err(text)?),
+            (Some(keys), Some(known)) => Some(TicketIssuer::recall(&origin, keys, &known).map_err(text)?),
             (Some(_), None) => return Err("the run had no run key".into()),
             (None, Some(_)) => return Err("the run has a run key, and none is given".into()),
         };
@@ -142,7 +146,7 @@ impl Recalled {
 
     fn send(&mut self, client: ClientKey, packet: &M2c) {
         let Some(place) = self.places.get_mut(&client) else { return };
-        let front = self.tickets.as_mut().map(|office| office.in_front_of(client, packet, self.at.millis()));
+        let front = self.tickets.as_mut().map(|issuer| issuer.in_front_of(client, packet, self.at.millis()));
         for packet in front.iter().flatten().chain([packet]) {
             place.queue.push_left(frame(packet));
         }
@@ -150,8 +154,8 @@ impl Recalled {
 
     fn forget(&mut self, client: ClientKey) {
         self.places.remove(&client);
-        if let Some(office) = &mut self.tickets {
-            office.forget(client);
+        if let Some(issuer) = &mut self.tickets {
+            issuer.forget(client);
         }
     }
 }

@@ -416,7 +416,7 @@ impl EventLoop {
     pub(crate) fn count_keys(&self) -> u8 {
         let of_standing = self.standing.as_ref().and_then(|standing| standing.own.keys.as_ref());
         let keys = of_standing.map(RunKeys::accepted);
-        let keys = keys.or_else(|| self.tickets.as_ref().map(|office| office.accepted()));
+        let keys = keys.or_else(|| self.tickets.as_ref().map(|issuer| issuer.accepted()));
         keys.map_or(0, |keys| 1 + u8::from(keys.second.is_some()))
     }
 
@@ -551,7 +551,7 @@ impl Recalled {
     /// Why somebody who comes back is none of the run.
     fn objection(&self, asked: &Return) -> Option<String> {
         let is_proved =
-            self.tickets.as_ref().is_none_or(|office| office.is_proof(asked.peer, asked.proof.as_ref()));
+            self.tickets.as_ref().is_none_or(|issuer| issuer.is_proof(asked.peer, asked.proof.as_ref()));
         if asked.run != self.run() || !is_proved {
             return Some("this master stands by for another run, or you do not prove who you are;".into());
         }

@@ -94,7 +94,7 @@ impl EventLoop {
         self.say_last_words(&places);
         let keys: Vec<u64> = self.conns.keys().copied().collect();
         keys.into_iter().for_each(|key| drop(self.remove(key)));
-        let (of, key) = ((self.run, self.term()), self.tickets.as_ref().map(|office| office.accepted().used));
+        let (of, key) = ((self.run, self.term()), self.tickets.as_ref().map(|issuer| issuer.accepted().used));
         let deadline = Instant::now() + SUCCESSION;
         let successor = loop {
             match who_took_over(successors, of, key.as_ref()) {

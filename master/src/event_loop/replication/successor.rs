@@ -133,7 +133,7 @@ impl EventLoop {
         let is_in_doubt = replication.leader.is_letting_go();
         inquiry.since = is_in_doubt.then(|| inquiry.since.unwrap_or_else(Instant::now));
         if is_in_doubt || !inquiry.listed.is_empty() {
-            let key = self.tickets.as_ref().map(|office| office.accepted().used);
+            let key = self.tickets.as_ref().map(|issuer| issuer.accepted().used);
             inquiry.ask(is_in_doubt, (self.run, replication.leader.term()), key, self.reactor.waker());
         } else {
             inquiry.next = None;

@@ -139,7 +139,7 @@ typedef enum pcclSchedule_t {
      * the ring, but depends a little on which peer owns what, and so on measured rates. The ring is taken where a pair
      * cannot connect within 2 s. Other groups choose as if it were automatic. */
     pcclSchedulePairwise = 5,
-    /* All-reduces in two levels over sites (pcclSetSite), in groups of 3 to 32: each byte crosses between two sites
+    /* All-reduces in two levels over sites (option "site"), in groups of 3 to 32: each byte crosses between two sites
      * once each way. All peers have the same bytes, but not those of the ring, as contributions are added in another
      * order. Data that is quantised is so between sites only, once for each crossing. Other collectives, and groups
      * without sites, choose as if it were automatic. */
@@ -254,7 +254,7 @@ PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
 
 /* Joins the run. Returns when this peer is a member of the ring: at once for the first peer of a run, otherwise when
  * the others have called pcclUpdateTopology. A master that cannot be reached is tried again for 60 s
- * (pcclTimeoutConnect), so peers may be started before it. pcclMasterConnectionFailed: it may be called again. */
+ * (option "connect_timeout"), so peers may be started before it. pcclMasterConnectionFailed: it may be called again. */
 PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
 /* Sizes as of the answer to the last call that agreed with others: all peers that got the same answer see the same.
@@ -344,25 +344,6 @@ typedef enum pcclRemedy_t {
     /* Form the group again of those who are there, with a fresh uuid, then synchronise the shared state. */
     pcclRemedyFormGroup = 5
 } pcclRemedy_t;
-
-typedef enum pcclTimeout_t {
-    /* For reaching the master and registering with it; it is tried until then. Default 60 s. */
-    pcclTimeoutConnect = 0,
-    /* After this silence the master counts as lost. Default 30 s. */
-    pcclTimeoutMaster = 1,
-    /* For connecting to a neighbour of the ring. Default 3 s. */
-    pcclTimeoutDial = 2,
-    /* For looking for the master again when the connection to it was cut; 0: it is lost at once. Default 10 s. */
-    pcclTimeoutMasterGrace = 3
-} pcclTimeout_t;
-
-/* When data carry a checksum on their way. */
-typedef enum pcclFrameChecksums_t {
-    /* Unless both ends are on one host. */
-    pcclFrameChecksumsAutomatic = 0,
-    pcclFrameChecksumsAlways = 1,
-    pcclFrameChecksumsNever = 2
-} pcclFrameChecksums_t;
 
 /* How urgent a line of the log is. */
 typedef enum pcclLogLevel_t {
@@ -615,55 +596,10 @@ PCCL_EXPORT pcclResult_t pcclOfferResume(const pcclComm_t *communicator, const p
 PCCL_EXPORT pcclResult_t pcclCreateCommunicatorByName(const char *master_address, uint32_t peer_group,
                                                       uint32_t p2p_connection_pool_size, pcclComm_t **comm_out);
 
-/* Settings. pcclInvalidUsage while connected. */
-PCCL_EXPORT pcclResult_t pcclSetTimeout(pcclComm_t *communicator, pcclTimeout_t timeout, uint64_t milliseconds);
-/* Name or address under which others reach this peer. */
-PCCL_EXPORT pcclResult_t pcclSetAdvertisedHost(pcclComm_t *communicator, const char *host);
-/* Address that the listeners of this peer bind to: digits, no name. */
-PCCL_EXPORT pcclResult_t pcclSetBindAddress(pcclComm_t *communicator, const char *address);
-/* The key of the run, 64 hexadecimal digits as `pccl-master --new-key` prints them: only who has it takes part, and
- * everything that travels is encrypted. Without this, the key in the address ("pccl://host:port#key") counts, or the
- * environment variable PCCL_RUN_KEY, so that programs need no change. */
-PCCL_EXPORT pcclResult_t pcclSetRunKey(pcclComm_t *communicator, const char *key);
-/* The name of the run, which tells runs with the same key apart: 1 to 64 characters, letters from a to z, digits and
- * "-_.". Without this, the name in the address ("pccl://host:port/name") counts, or the environment variable
- * PCCL_RUN_NAME. A name without a key is refused by pcclConnect. */
-PCCL_EXPORT pcclResult_t pcclSetRunName(pcclComm_t *communicator, const char *name);
-/* First ports that the listeners of this peer try; 0 takes any free one. */
-PCCL_EXPORT pcclResult_t pcclSetFirstPorts(pcclComm_t *communicator, uint16_t p2p_port, uint16_t shared_state_port);
-/* A first port that is taken makes pcclConnect fail, instead of a warning and another port. Default false. */
-PCCL_EXPORT pcclResult_t pcclSetStrictPorts(pcclComm_t *communicator, bool strict);
-/* Whether nobody can dial this peer, because it is behind NAT or a firewall. Then it dials all of its connections
- * itself; two such peers are never neighbours, so a group takes no more of them than of others, and operations between
- * two of them fail. false: others can dial it, whatever the master finds. Without this the environment variable
- * PCCL_OUTBOUND_ONLY (1 or 0) counts; if that is not set either, the master tries the ports of this peer. */
-PCCL_EXPORT pcclResult_t pcclSetOutboundOnly(pcclComm_t *communicator, bool outbound_only);
-/* The name of this peer in status, logs, verdicts and flight records: 1 to 64 bytes of letters and digits of any
- * script (UTF-8) and "-_.:@/+=~". Default "hostname:pid". */
-PCCL_EXPORT pcclResult_t pcclSetName(pcclComm_t *communicator, const char *name);
-/* The name of the site of this peer: hosts that are near each other, and far from those of other sites. Peers with
- * the same name are in one site, those without a name in sites that are found by what is measured. Made of
- * what a name is made of. Default: no name. */
-PCCL_EXPORT pcclResult_t pcclSetSite(pcclComm_t *communicator, const char *site);
-/* How many bytes of memory a sync may take beside the tensors while it fetches what differs, default 256 MiB. Data that
- * it replaces beyond that goes to a file without a name in spill_directory until the sync is over; NULL is the
- * directory for temporary files. */
-PCCL_EXPORT pcclResult_t pcclSetStateMemory(pcclComm_t *communicator, uint64_t bytes, const char *spill_directory);
-/* How many percent of its uplink this peer gives to newcomers that fetch the state that it lends, all of them together:
- * 1 to 100, default 50. While a collective moves data, almost nothing goes to them. See pcclLendSharedState. */
-PCCL_EXPORT pcclResult_t pcclSetUploadShare(pcclComm_t *communicator, uint32_t percent);
-PCCL_EXPORT pcclResult_t pcclSetFrameChecksums(pcclComm_t *communicator, pcclFrameChecksums_t checksums);
-/* The members of the group are given by pcclFormGroup, instead of being let in one after the other: pcclConnect returns
- * as soon as the master knows this peer. All peers of a group choose the same way. Default false. */
-PCCL_EXPORT pcclResult_t pcclSetFormedGroups(pcclComm_t *communicator, bool formed);
-/* Reduces succeed while this peer is the only member of its group, with its own contribution as the result, instead of
- * pcclTooFewPeers. Default false. */
-PCCL_EXPORT pcclResult_t pcclSetWorldOfOne(pcclComm_t *communicator, bool alone);
-
-/* Reductions fail for all if a contribution holds NaN or an infinity: nothing is sent, all buffers are as before, and
- * the verdict names each peer that gives such values (cause "NotFinite"). Each peer looks at its own values. All peers
- * of a group have to choose alike. Default false. */
-PCCL_EXPORT pcclResult_t pcclSetRefuseNonFinite(pcclComm_t *communicator, bool refuse);
+/* Changes a setting by its name, before the first connect: docs/settings.md lists them and says what they do. Times are
+ * "10s", "500ms", "2m" or plain seconds; flags "true" or "false"; "none" is off, or not given. pcclInvalidArgument if
+ * there is no such setting, or the value is none; pcclInvalidUsage after the first connect. */
+PCCL_EXPORT pcclResult_t pcclSetOption(pcclComm_t *communicator, const char *name, const char *value);
 
 /* How the data of reduces travels that begin from now on; all peers have to choose the same for the same reduce. May be
  * called at any time. Default automatic. A schedule that cannot be chosen gives pcclInvalidArgument. */
@@ -705,8 +641,8 @@ PCCL_EXPORT pcclResult_t pcclWaitForWorld(pcclComm_t *communicator, uint32_t pee
  * two formings, and when a member is lost every call fails with the cause "GroupBroken" and names it, until the group
  * is formed again. A uuid is used once, also by a try that fails. The limit is that of calls, or a minute if they have
  * none; who has not called by then is named to all who have. pcclInvalidUsage for lists or uuids that differ, a uuid
- * that was used, and for communicators without pcclSetFormedGroups; pcclUpdateTopologyFailed if the group cannot be
- * formed. */
+ * that was used, and for communicators without the option "formed_groups"; pcclUpdateTopologyFailed if the group cannot
+ * be formed. */
 PCCL_EXPORT pcclResult_t pcclFormGroup(pcclComm_t *communicator, uint64_t uuid_high, uint64_t uuid_low,
                                        const pcclMember_t *members, size_t count);
 

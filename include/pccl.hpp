@@ -114,6 +114,11 @@ inline std::uint64_t milliseconds_of(Milliseconds time) {
     return time == no_timeout ? PCCL_NO_TIMEOUT : static_cast<std::uint64_t>(time.count());
 }
 
+// The same as the value of an option.
+inline std::string option_of(Milliseconds time) {
+    return time == no_timeout ? "none" : std::to_string(time.count()) + "ms";
+}
+
 // Whether this build of the library works on memory of GPUs, and a driver of CUDA loads.
 inline bool has_cuda_support() {
     pcclBuildInfo_t info{};
@@ -488,82 +493,18 @@ public:
 
     // Settings, before the first connect.
 
-    Communicator &timeout(pcclTimeout_t which, Milliseconds time) {
-        check(pcclSetTimeout(get(), which, static_cast<std::uint64_t>(time.count())), "set time-out");
+    // Changes one by its name: see pcclSetOption.
+    Communicator &set(const std::string &name, const std::string &value) {
+        check(pcclSetOption(get(), name.c_str(), value.c_str()), "set an option");
         return *this;
     }
-    Communicator &advertised_host(const std::string &host) {
-        check(pcclSetAdvertisedHost(get(), host.c_str()), "set advertised host");
-        return *this;
-    }
-    Communicator &bind_address(const std::string &address) {
-        check(pcclSetBindAddress(get(), address.c_str()), "set bind address");
-        return *this;
-    }
-    /* The key of the run: 64 hexadecimal digits. */
-    Communicator &run_key(const std::string &key) {
-        check(pcclSetRunKey(get(), key.c_str()), "set run key");
-        return *this;
-    }
-    /* The name of the run, which tells runs with the same key apart. */
-    Communicator &run_name(const std::string &name) {
-        check(pcclSetRunName(get(), name.c_str()), "set run name");
-        return *this;
-    }
+    Communicator &set(const std::string &name, Milliseconds time) { return set(name, option_of(time)); }
+    // First ports that the listeners try, for tensors and for shared state; 0 takes any free one.
     Communicator &first_ports(std::uint16_t p2p, std::uint16_t shared_state) {
-        check(pcclSetFirstPorts(get(), p2p, shared_state), "set first ports");
-        return *this;
+        set("first_p2p_port", std::to_string(p2p));
+        return set("first_state_port", std::to_string(shared_state));
     }
-    // Nobody can dial this peer: it is behind NAT or a firewall, and dials all of its connections itself.
-    Communicator &outbound_only(bool outbound_only = true) {
-        check(pcclSetOutboundOnly(get(), outbound_only), "set outbound only");
-        return *this;
-    }
-    // A port that is taken is an error of connect, instead of a warning and the next one.
-    Communicator &strict_ports(bool strict = true) {
-        check(pcclSetStrictPorts(get(), strict), "set strict ports");
-        return *this;
-    }
-    // In status, logs and verdicts.
-    Communicator &name(const std::string &name) {
-        check(pcclSetName(get(), name.c_str()), "set name");
-        return *this;
-    }
-    // Peers with the same name of a site are near each other.
-    Communicator &site(const std::string &site) {
-        check(pcclSetSite(get(), site.c_str()), "set site");
-        return *this;
-    }
-    // The members of the group are given by form_group, and nobody is let in.
-    Communicator &formed_groups(bool formed = true) {
-        check(pcclSetFormedGroups(get(), formed), "set formed groups");
-        return *this;
-    }
-    // Reduces succeed while this peer is the only member of its group.
-    Communicator &world_of_one(bool alone = true) {
-        check(pcclSetWorldOfOne(get(), alone), "set world of one");
-        return *this;
-    }
-    // Memory that a sync may take beside the tensors; what it replaces beyond that goes to a file in the directory.
-    Communicator &state_memory(std::uint64_t bytes, const std::string &spill_directory = {}) {
-        const char *directory = spill_directory.empty() ? nullptr : spill_directory.c_str();
-        check(pcclSetStateMemory(get(), bytes, directory), "set state memory");
-        return *this;
-    }
-    // Of the uplink, for newcomers that fetch the state that this peer lends: 1 to 100.
-    Communicator &upload_share(std::uint32_t percent) {
-        check(pcclSetUploadShare(get(), percent), "set upload share");
-        return *this;
-    }
-    // Reductions fail for all if a contribution holds NaN or an infinity.
-    Communicator &refuse_non_finite(bool refuse = true) {
-        check(pcclSetRefuseNonFinite(get(), refuse), "refuse what is not finite");
-        return *this;
-    }
-    Communicator &frame_checksums(pcclFrameChecksums_t checksums) {
-        check(pcclSetFrameChecksums(get(), checksums), "set frame checksums");
-        return *this;
-    }
+
     // At any time: how long calls that begin from then on may wait for other peers.
     Communicator &call_timeout(Milliseconds time) {
         check(pcclSetCallTimeout(get(), milliseconds_of(time)), "set call time-out");
@@ -1116,7 +1057,7 @@ public:
         return *this;
     }
     Master &set(const std::string &name, Milliseconds time) {
-        return set(name, time == no_timeout ? "none" : std::to_string(time.count()) + "ms");
+        return set(name, option_of(time));
     }
 
     void run() { check(pcclRunMaster(get()), "run master"); }

@@ -42,7 +42,7 @@ fn argument(row: &'static Row, name: &'static str) -> Arg {
 
 /// The text of a setting, in one paragraph, with what stands in for it.
 fn help(row: &Row) -> String {
-    let mut help = row.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut help = row.paragraph();
     let default = (row.default)();
     if !["none", "false"].contains(&default.as_str()) && !row.text.contains("Default") {
         help += &format!(" [default: {default}]");

@@ -4,7 +4,7 @@
 //! tensor. [`state`] decides, without sockets or clocks; a private event loop moves the bytes. Rings and shares are
 //! computed by the crate `pccl-planner`.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `handle`, `config`, `settings`, `error`,
+//! Modules from top to bottom, each of which uses only those below it: `handle`, `config`, `error`,
 //! `event_loop`, `relay`, `doctor`, `rates`, `journal`, `leadership`, `origin`, `state`, `json`, `operate`.
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,6 @@ mod operate;
 mod origin;
 mod rates;
 mod relay;
-mod settings;
 pub mod state;
 
 pub use config::MasterConfig;
@@ -34,8 +33,8 @@ pub use operate::{
     accept_revision, end_run, force_take_over, lock_out, query_rates, query_status, remove_peer, rotate_key,
     step_down,
 };
+pub use pccl_settings::Setting;
 pub use rates::{rates_to_csv, rates_to_json};
 pub use relay::RelayConfig;
-pub use settings::Setting;
 pub use tinysockets::key::{AcceptedKeys, KEY_VARIABLE, KeyError, RunKey, RunName, RunNameError};
 pub use tinysockets::mode::WireMode;

@@ -2,6 +2,7 @@
 //! it never delays the master, and sees of what it relays what any wire sees.
 
 use pccl_protocol::{PeerId, RelayOffer, RelayedPair, RunId, StatusRelay, limits};
+use pccl_settings::Text;
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 use tinysockets::{
     key::RunKeys,
@@ -27,6 +28,29 @@ impl RelayConfig {
     #[must_use]
     pub const fn new(mbit_per_s: u32) -> Self {
         Self { mbit_per_s, port: limits::DEFAULT_RELAY_PORT }
+    }
+}
+
+impl Text for RelayConfig {
+    const FORM: &'static str = "MBIT_PER_S[:PORT]";
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "{text:?}: write a rate of at least 1 in Mbit/s, and behind a colon a port if it is not the usual one"
+            )
+        };
+        let (rate, port) = text.split_once(':').unwrap_or((text, ""));
+        let port =
+            if port.is_empty() { limits::DEFAULT_RELAY_PORT } else { port.parse().map_err(|_| bad())? };
+        match rate.trim().parse() {
+            Ok(mbit_per_s @ 1..) => Ok(Self { mbit_per_s, port }),
+            _ => Err(bad()),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        format!("{}:{}", self.mbit_per_s, self.port)
     }
 }
 
@@ -68,4 +92,19 @@ pub(crate) fn start(
     let (port, gauge) = (relay.local_port(), relay.gauge());
     log::info!("relay on port {port} for peers that nobody can dial, at most {mbit_per_s} Mbit/s");
     Ok((relay, RelayOffer { port, token }, RelayNews { port, mbit_per_s, gauge }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_is_a_rate_and_a_port() {
+        let relay = |text| RelayConfig::from_text(text).map(|relay| relay.to_text());
+        assert_eq!(relay("100"), Ok("100:48147".to_owned()));
+        assert_eq!(relay("100:0"), Ok("100:0".to_owned()));
+        for bad in ["", "0", "x", "1:x", "1:65536", "-1"] {
+            assert!(relay(bad).is_err(), "{bad}");
+        }
+    }
 }

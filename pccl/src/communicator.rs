@@ -19,7 +19,7 @@ mod resume;
 mod sync;
 mod topology;
 
-pub use builder::Builder;
+use crate::settings::Builder;
 pub use form::Member;
 pub use lend::DetachedLoan;
 pub use resume::{Checkpoint, Resume};
@@ -88,7 +88,7 @@ impl Communicator {
         let flight = Recorder::new(Role::Peer, config.group, config.flight.clone());
         flight.set_name(config.name.clone());
         Self {
-            call_timeout: Mutex::new(config.call_timeout),
+            call_timeout: Mutex::new(config.settings.call_timeout),
             carried: config.resume.clone().map(resume::Carried::new),
             config,
             flight: Arc::new(flight),
@@ -226,13 +226,13 @@ impl Communicator {
             | CallKind::ArePeersPending
             | CallKind::WaitForWorld
             | CallKind::OptimizeTopology
-                if self.config.formed =>
+                if self.config.settings.formed_groups =>
             {
                 refuse(
                     "this communicator was built with formed_groups, form_group says who is in and in which order",
                 )
             }
-            CallKind::FormGroup if !self.config.formed => {
+            CallKind::FormGroup if !self.config.settings.formed_groups => {
                 refuse("this communicator was built without formed_groups, its group lets newcomers in")
             }
             CallKind::Sync => self.check_group("sync_shared_state"),
@@ -242,7 +242,7 @@ impl Communicator {
 
     /// Refuses what needs a group before one was formed.
     fn check_group(&self, call: &str) -> Result<(), Error> {
-        if self.config.formed && !self.shared()?.operations.table.has_ring() {
+        if self.config.settings.formed_groups && !self.shared()?.operations.table.has_ring() {
             return Err(Error::InvalidUsage(format!("{call}: there is no group yet, call form_group first")));
         }
         Ok(())

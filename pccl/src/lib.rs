@@ -111,8 +111,9 @@
 //! ```
 
 // Modules from top to bottom, each of which uses only those below it: `guide`, `detached`, `segments`, `scope`,
-// `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `masters`, `control`, `dial_back`,
-// `flight`, `backups`, `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`, `tickets`.
+// `communicator`, `topology`, `options`, `session`, `state`, `collective`, `config`, `settings`, `masters`, `control`,
+// `dial_back`, `flight`, `backups`, `memory`, `notice`, `error`, `limit`, `world`, `relay`, `threads`, `ways`,
+// `tickets`.
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
 extern crate pccl_log as log;
 
@@ -136,6 +137,7 @@ mod relay;
 mod scope;
 mod segments;
 mod session;
+mod settings;
 mod state;
 mod threads;
 mod tickets;
@@ -147,8 +149,7 @@ pub use collective::{
     calls::{Call, Clip, ClipReport, PeerNorm, Root},
     op::ReduceInfo,
 };
-pub use communicator::{Builder, Checkpoint, Communicator, DetachedLoan, Member, Resume};
-pub use config::FrameChecksums;
+pub use communicator::{Checkpoint, Communicator, DetachedLoan, Member, Resume};
 pub use detached::DetachedReduce;
 pub use error::{ConnectCause, Error, LossCause, Reason, Remedy, Result};
 pub use memory::{Source, Staged, StateMemory, Target, Tensor};
@@ -166,8 +167,10 @@ pub use pccl_quant::{
     DataType, Element, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
 };
+pub use pccl_settings::Setting;
 pub use scope::{AsyncReduce, Scope};
 pub use segments::{Segment, SegmentedError, SegmentedInfo};
+pub use settings::{Builder, FrameChecksums, PeerSettings};
 pub use state::{
     SaveInfo, SaveOptions, Saving, SharedState, StateFile, StateFileError, StateSnapshot, SyncInfo,
     SyncProgress, SyncStrategy,

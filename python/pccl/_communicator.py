@@ -8,7 +8,7 @@ from ctypes import byref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union, overload
 from uuid import UUID
 
-from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, optional_words, words
+from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, words
 from ._calls import blocking, text
 from ._collectives import Collectives
 from ._descriptors import (
@@ -112,27 +112,22 @@ class Communicator(Training, Collectives, Sharing):
         self._tag_rounds = 0
         self._call_limit_ms = limit_ms(call_timeout, "call_timeout")
         encoded = words(address, "address")
-        settings = _settings(name, site, advertised_host, bind_address, run_key, run_name, first_ports,
-                             strict_ports, frame_checksums, outbound_only)
-        times = (("connect_timeout", connect_timeout), ("master_timeout", master_timeout),
-                 ("dial_timeout", dial_timeout), ("master_grace", master_grace))
-        for number, (what, seconds) in enumerate(times):
-            if seconds is not None:
-                least_s = 0.0 if what == "master_grace" else 0.001
-                settings.append(("pcclSetTimeout", (number, milliseconds(seconds, what, least_s=least_s))))
-        for function, value, what in (("pcclSetFormedGroups", formed_groups, "formed_groups"),
-                                      ("pcclSetWorldOfOne", world_of_one, "world_of_one"),
-                                      ("pcclSetRefuseNonFinite", refuse_non_finite, "refuse_non_finite")):
-            if flag(value, what):
-                settings.append((function, (True,)))
-        if state_memory is not None or state_spill_dir is not None:
-            size = integer(256 << 20 if state_memory is None else state_memory, "state_memory", 0, U64)
-            directory = optional_words(state_spill_dir, "state_spill_dir")
-            settings.append(("pcclSetStateMemory", (size, directory)))
+        settings = _texts(name=name, site=site, advertised_host=advertised_host, bind_address=bind_address,
+                          run_key=run_key, run_name=run_name, state_spill_dir=state_spill_dir)
+        settings.update(_ports(first_ports))
+        settings.update(_times(connect_timeout=connect_timeout, master_timeout=master_timeout,
+                               dial_timeout=dial_timeout, master_grace=master_grace))
+        flags = {"strict_ports": strict_ports, "formed_groups": formed_groups, "world_of_one": world_of_one,
+                 "refuse_non_finite": refuse_non_finite}
+        settings.update((what, b"true") for what, value in flags.items() if flag(value, what))
+        if outbound_only is not None:
+            settings["outbound_only"] = b"true" if flag(outbound_only, "outbound_only") else b"false"
+        if frame_checksums is not None:
+            settings["frame_checksums"] = b"always" if flag(frame_checksums, "frame_checksums") else b"never"
+        if state_memory is not None:
+            settings["state_memory"] = b"%d" % integer(state_memory, "state_memory", 0, U64)
         if upload_share_pct is not None:
-            settings.append(("pcclSetUploadShare", (integer(upload_share_pct, "upload_share_pct", 1, 100),)))
-        if self._call_limit_ms != NO_TIMEOUT:
-            settings.append(("pcclSetCallTimeout", (self._call_limit_ms,)))
+            settings["upload_share_pct"] = b"%d" % integer(upload_share_pct, "upload_share_pct", 1, 100)
         chosen = Schedule.of(schedule)
         attach()
         group, pool = (integer(peer_group, "peer_group", 0, U32),
@@ -141,8 +136,10 @@ class Communicator(Training, Collectives, Sharing):
         if code == Result.INVALID_ARGUMENT.value:
             raise ValueError(PCCLError.of(code, "Communicator").message)
         PCCLError.check(code, "Communicator")
-        for function, arguments in settings:
-            self._call("Communicator", function, *arguments)
+        for what, value in settings.items():
+            self._call("Communicator", "pcclSetOption", what.encode(), value)
+        if self._call_limit_ms != NO_TIMEOUT:
+            self._call("Communicator", "pcclSetCallTimeout", self._call_limit_ms)
         if chosen is not Schedule.AUTOMATIC:
             self.schedule = chosen
 
@@ -502,32 +499,25 @@ def _destroy(handle: ctypes.c_void_p, _keep: Any) -> None:
     library.pcclDestroyCommunicator(handle)
 
 
-_Setting = Tuple[str, Tuple[Any, ...]]
+def _texts(*, bind_address: Optional[str], **texts: Optional[str]) -> Dict[str, bytes]:
+    """Settings that are texts, of those that were given."""
+    given = {what: words(value, what) for what, value in texts.items() if value is not None}
+    if bind_address is not None:
+        given["bind"] = words(bind_address, "bind_address")
+    return given
 
 
-def _settings(name: Optional[str], site: Optional[str], advertised_host: Optional[str],
-              bind_address: Optional[str], run_key: Optional[str], run_name: Optional[str],
-              first_ports: Optional[Tuple[int, int]], strict_ports: bool, frame_checksums: Optional[bool],
-              outbound_only: Optional[bool]) -> List[_Setting]:
-    """The functions of the library that set what was given, with their arguments."""
-    settings: List[_Setting] = []
-    texts = (("pcclSetName", name, "name"), ("pcclSetSite", site, "site"),
-             ("pcclSetAdvertisedHost", advertised_host, "advertised_host"),
-             ("pcclSetBindAddress", bind_address, "bind_address"), ("pcclSetRunKey", run_key, "run_key"),
-             ("pcclSetRunName", run_name, "run_name"))
-    for function, value, what in texts:
-        encoded = optional_words(value, what)
-        if encoded is not None:
-            settings.append((function, (encoded,)))
-    if first_ports is not None:
-        if not isinstance(first_ports, (tuple, list)) or len(first_ports) != 2:
-            raise TypeError("first_ports are two ports: for tensors and for shared state")
-        ports = tuple(integer(port, "a port of first_ports", 0, U16) for port in first_ports)
-        settings.append(("pcclSetFirstPorts", ports))
-    if flag(strict_ports, "strict_ports"):
-        settings.append(("pcclSetStrictPorts", (True,)))
-    if outbound_only is not None:
-        settings.append(("pcclSetOutboundOnly", (flag(outbound_only, "outbound_only"),)))
-    if frame_checksums is not None:
-        settings.append(("pcclSetFrameChecksums", (1 if flag(frame_checksums, "frame_checksums") else 2,)))
-    return settings
+def _ports(first_ports: Optional[Tuple[int, int]]) -> Dict[str, bytes]:
+    if first_ports is None:
+        return {}
+    if not isinstance(first_ports, (tuple, list)) or len(first_ports) != 2:
+        raise TypeError("first_ports are two ports: for tensors and for shared state")
+    ports = (b"%d" % integer(port, "a port of first_ports", 0, U16) for port in first_ports)
+    return dict(zip(("first_p2p_port", "first_state_port"), ports))
+
+
+def _times(**times: Optional[float]) -> Dict[str, bytes]:
+    """Settings that are times in seconds, of those that were given. Without a grace the master is lost at once."""
+    least_s = {"master_grace": 0.0}
+    return {what: b"%dms" % milliseconds(seconds, what, least_s=least_s.get(what, 0.001))
+            for what, seconds in times.items() if seconds is not None}

@@ -203,6 +203,13 @@ static const char *argument(int count, char **arguments, const char *name) {
     return NULL;
 }
 
+static void set_number(const char *name, uint64_t value, const char *unit) {
+    char text[32];
+    snprintf(text, sizeof text, "%llu%s", (unsigned long long) value, unit);
+    if (pcclSetOption(comm, name, text) != pcclSuccess)
+        die(pcclGetLastError());
+}
+
 static uint64_t number(int count, char **arguments, const char *name) {
     const char *text = argument(count, arguments, name);
     return text == NULL ? 0 : strtoull(text, NULL, 10);
@@ -224,17 +231,17 @@ static void configure(int count, char **arguments) {
         pcclCreateCommunicatorByName(argument(count, arguments, "--master"),
                                      (uint32_t) number(count, arguments, "--group"), (uint32_t) (index % 3),
                                      &comm) != pcclSuccess ||
-        pcclSetBindAddress(comm, bind == NULL ? "127.0.0.1" : bind) != pcclSuccess ||
-        pcclSetFirstPorts(comm, (uint16_t) number(count, arguments, "--data-port"),
-                          (uint16_t) number(count, arguments, "--state-port")) != pcclSuccess ||
-        /* The neighbour may be stopped: reaching it must have more time than the master needs to drop it. */
-        pcclSetTimeout(comm, pcclTimeoutDial, number(count, arguments, "--peer-timeout-ms") + 2000) != pcclSuccess)
+        pcclSetOption(comm, "bind", bind == NULL ? "127.0.0.1" : bind) != pcclSuccess ||
+        pcclSetOption(comm, "first_p2p_port", argument(count, arguments, "--data-port")) != pcclSuccess ||
+        pcclSetOption(comm, "first_state_port", argument(count, arguments, "--state-port")) != pcclSuccess)
         die(pcclGetLastError());
-    if (memory != NULL && pcclSetStateMemory(comm, strtoull(memory, NULL, 10) << 20, NULL) != pcclSuccess)
-        die(pcclGetLastError());
+    /* The neighbour may be stopped: reaching it must have more time than the master needs to drop it. */
+    set_number("dial_timeout", number(count, arguments, "--peer-timeout-ms") + 2000, "ms");
+    if (memory != NULL)
+        set_number("state_memory", strtoull(memory, NULL, 10) << 20, "");
     /* Bits are flipped on the way. */
-    if (shown != NULL && (pcclSetAdvertisedHost(comm, shown) != pcclSuccess ||
-                          pcclSetFrameChecksums(comm, pcclFrameChecksumsAlways) != pcclSuccess))
+    if (shown != NULL && (pcclSetOption(comm, "advertised_host", shown) != pcclSuccess ||
+                          pcclSetOption(comm, "frame_checksums", "always") != pcclSuccess))
         die(pcclGetLastError());
 }
 

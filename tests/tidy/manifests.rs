@@ -15,6 +15,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tinysockets", &["threadpark", "pccl-log", "pccl-hash", "pccl-testkit"]),
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-flight", &["pccl-log", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
+    ("pccl-settings", &["tinysockets"]),
     ("pccl-iteration", &["tinysockets", "pccl-log", "pccl-hash"]),
     ("pccl-planner", &["pccl-protocol", "pccl-testkit"]),
     (
@@ -23,6 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "pccl-planner",
             "pccl-iteration",
             "pccl-flight",
+            "pccl-settings",
             "pccl-protocol",
             "tinysockets",
             "pccl-log",
@@ -45,6 +47,7 @@ const LIBRARIES: &[&str] = &[
     "pccl-master",
     "pccl-planner",
     "pccl-flight",
+    "pccl-settings",
     "pccl-protocol",
     "tinysockets",
     "threadpark",

@@ -1,34 +1,45 @@
-//! The table of settings of a master in the documents, made of the table from which the command line and C take them.
+//! The tables of settings in the documents, made of those from which the command line, C and Python take them.
 
 use crate::tree::Tree;
+use pccl::PeerSettings;
 use pccl_master::{MasterConfig, Setting};
 
 const PAGE: &str = "docs/settings.md";
 const BEGIN: &str = "<!-- settings of a master: made by `make_settings_table` of tidy -->\n";
+const BEGIN_PEER: &str = "<!-- settings of a peer: made by `make_settings_table` of tidy -->\n";
 const END: &str = "<!-- end of settings -->\n";
 
-fn row(setting: &Setting<MasterConfig>) -> String {
-    let or_none = |text: Option<String>| text.unwrap_or_default();
-    let argument = setting.argument.map(|name| format!("`--{}`", name.replace('_', "-")));
-    let variable = setting.variable.map(|name| format!("`{name}`"));
+fn of_master() -> String {
+    let rows: String = MasterConfig::SETTINGS.iter().map(|setting| row(setting, true)).collect();
+    let head =
+        "| Setting | Value | Default | Command line | Environment | Meaning |\n|---|---|---|---|---|---|\n";
+    format!("{head}{rows}")
+}
+
+fn of_peer() -> String {
+    let rows: String = PeerSettings::SETTINGS.iter().map(|setting| row(setting, false)).collect();
+    format!("| Setting | Value | Default | Environment | Meaning |\n|---|---|---|---|---|\n{rows}")
+}
+
+fn row<C>(setting: &Setting<C>, has_arguments: bool) -> String {
+    let argument = setting.argument.map(|name| format!("`--{}`", name.replace('_', "-"))).unwrap_or_default();
+    let argument = if has_arguments { format!(" {argument} |") } else { String::new() };
+    let variable = setting.variable.map(|name| format!("`{name}`")).unwrap_or_default();
     let (name, form, default) = (setting.name, setting.form, (setting.default)());
-    let text = setting.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = setting.paragraph();
     let first = text.split_inclusive(". ").next().unwrap_or_default().trim_end_matches(['.', ' ']);
-    format!("| `{name}` | {form} | {default} | {} | {} | {first} |\n", or_none(argument), or_none(variable))
+    format!("| `{name}` | {form} | {default} |{argument} {variable} | {first} |\n")
 }
 
-fn table() -> String {
-    let rows: String = MasterConfig::SETTINGS.iter().map(row).collect();
-    format!(
-        "| Setting | Value | Default | Command line | Environment | Meaning |\n|---|---|---|---|---|---|\n{rows}"
-    )
-}
-
-/// The page with the table as it is declared, if it has a place for it.
+/// The page with the tables as they are declared, if it has places for them.
 fn made(text: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, behind) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}{}{END}{behind}", table()))
+    let mut text = text.to_owned();
+    for (mark, table) in [(BEGIN, of_master()), (BEGIN_PEER, of_peer())] {
+        let (before, rest) = text.split_once(mark)?;
+        let (_, behind) = rest.split_once(END)?;
+        text = format!("{before}{mark}{table}{END}{behind}");
+    }
+    Some(text)
 }
 
 /// A table that says something else than the declaration, or is missing.
@@ -37,14 +48,17 @@ pub(crate) fn problems(tree: &Tree) -> Vec<String> {
     if made(text).as_deref() == Some(text) {
         return Vec::new();
     }
-    vec![format!("{PAGE}: the table of settings is stale (make_settings_table writes it)")]
+    vec![format!("{PAGE}: a table of settings is stale (make_settings_table writes it)")]
 }
 
 #[test]
 fn a_table_that_is_stale_or_missing_is_found() {
-    let page = |rows: &str| crate::tree::planted(&[(PAGE, &format!("{BEGIN}{rows}{END}"))]);
-    assert_eq!(problems(&page(&table())), Vec::<String>::new());
-    assert_eq!(problems(&page(&table().replace("10s", "11s"))).len(), 1);
+    let page = |rows: &str, peer: &str| {
+        crate::tree::planted(&[(PAGE, &format!("{BEGIN}{rows}{END}{BEGIN_PEER}{peer}{END}"))])
+    };
+    assert_eq!(problems(&page(&of_master(), &of_peer())), Vec::<String>::new());
+    assert_eq!(problems(&page(&of_master().replace("10s", "11s"), &of_peer())).len(), 1);
+    assert_eq!(problems(&page(&of_master(), "")).len(), 1);
     assert_eq!(problems(&crate::tree::planted(&[(PAGE, "no table\n")])).len(), 1);
 }
 

@@ -134,13 +134,18 @@ impl Comm {
     }
 
     /// Changes a setting. Only as long as there was no connection: what was learned in it would be lost.
-    pub(crate) fn set(&self, change: impl FnOnce(Builder) -> Builder) -> Outcome {
+    pub(crate) fn set(&self, name: &str, value: &str) -> Outcome {
         if self.was_connected() {
             return Err(Failure::usage("settings come before the first connect"));
         }
         let mut settings = self.settings.lock();
-        let builder = change(settings.builder.clone());
+        let argument = |error: pccl::Error| Failure::of(&error, code::INVALID_ARGUMENT);
+        let builder = settings.builder.clone().set(name, value).map_err(argument)?;
         let communicator = build(&builder)?;
+        // Calls of this interface have their limits from here.
+        if name == "call_timeout" {
+            self.set_call_timeout(communicator.call_timeout());
+        }
         *settings = Settings { builder, communicator };
         Ok(())
     }

@@ -8,18 +8,6 @@ use crate::{
 };
 use pccl::PeerId;
 
-/// `pcclSetFormedGroups`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetFormedGroups(comm: Handle, formed: bool) -> ResultCode {
-    call(|| enter(comm)?.set(|builder| builder.formed_groups(formed)))
-}
-
-/// `pcclSetWorldOfOne`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetWorldOfOne(comm: Handle, alone: bool) -> ResultCode {
-    call(|| enter(comm)?.set(|builder| builder.world_of_one(alone)))
-}
-
 /// `pcclFormGroup`.
 ///
 /// # Safety

@@ -8,10 +8,9 @@ use crate::{
     registry::new_key,
     types::{CommCreateParams, Handle, ResultCode},
 };
-use pccl::{Communicator, FrameChecksums};
+use pccl::Communicator;
 use std::{
     ffi::{c_char, c_int},
-    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -78,184 +77,21 @@ fn pool_size(connections: u32) -> Outcome<u16> {
     }
 }
 
-/// `pcclSetTimeout`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetTimeout(comm: Handle, timeout: c_int, milliseconds: u64) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        let time = Duration::from_millis(milliseconds);
-        match timeout {
-            0 => comm.set(|builder| builder.connect_timeout(time)),
-            1 => comm.set(|builder| builder.master_timeout(time)),
-            2 => comm.set(|builder| builder.dial_timeout(time)),
-            3 => comm.set(|builder| builder.master_grace(time)),
-            _ => Err(Failure::argument(format!("{timeout} is no pcclTimeout_t"))),
-        }
-    })
-}
-
-/// `pcclSetStateMemory`.
+/// `pcclSetOption`.
 ///
 /// # Safety
 /// As for all functions here: pointers are null or point to what the header says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclSetStateMemory(
+pub(crate) unsafe extern "C" fn pcclSetOption(
     comm: Handle,
-    bytes: u64,
-    spill_directory: *const c_char,
+    name: *const c_char,
+    value: *const c_char,
 ) -> ResultCode {
     call(|| {
         let comm = enter(comm)?;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if spill_directory.is_null() {
-            return comm.set(|builder| builder.state_memory(bytes));
-        }
         // SAFETY: by the contract of this function.
-        let directory = unsafe { raw::text(spill_directory, "spill_directory") }?;
-        comm.set(|builder| builder.state_memory(bytes).state_spill_dir(&directory))
-    })
-}
-
-/// `pcclSetUploadShare`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetUploadShare(comm: Handle, percent: u32) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        // A share that does not fit is refused as any other share that is too large.
-        let percent = u8::try_from(percent).unwrap_or(u8::MAX);
-        comm.set(|builder| builder.upload_share_pct(percent))
-    })
-}
-
-/// `pcclSetRefuseNonFinite`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetRefuseNonFinite(comm: Handle, refuse: bool) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        comm.set(|builder| builder.refuse_non_finite(refuse))
-    })
-}
-
-/// `pcclSetAdvertisedHost`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclSetAdvertisedHost(comm: Handle, host: *const c_char) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        // SAFETY: by the contract of this function.
-        let host = unsafe { raw::text(host, "host") }?;
-        comm.set(|builder| builder.advertised_host(&host))
-    })
-}
-
-/// `pcclSetBindAddress`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclSetBindAddress(comm: Handle, address: *const c_char) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        // SAFETY: by the contract of this function.
-        let text = unsafe { raw::text(address, "address") }?;
-        let address: IpAddr =
-            text.parse().map_err(|_| Failure::argument(format!("{text:?} is no address in digits")))?;
-        comm.set(|builder| builder.bind(address))
-    })
-}
-
-/// `pcclSetFirstPorts`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetFirstPorts(
-    comm: Handle,
-    p2p_port: u16,
-    shared_state_port: u16,
-) -> ResultCode {
-    call(|| enter(comm)?.set(|builder| builder.first_ports(p2p_port, shared_state_port)))
-}
-
-/// `pcclSetStrictPorts`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetStrictPorts(comm: Handle, strict: bool) -> ResultCode {
-    call(|| enter(comm)?.set(|builder| builder.strict_ports(strict)))
-}
-
-/// `pcclSetOutboundOnly`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetOutboundOnly(comm: Handle, outbound_only: bool) -> ResultCode {
-    call(|| enter(comm)?.set(|builder| builder.outbound_only(outbound_only)))
-}
-
-/// `pcclSetName`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclSetName(comm: Handle, name: *const c_char) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        // SAFETY: by the contract of this function.
-        let name = unsafe { raw::text(name, "name") }?;
-        comm.set(|builder| builder.name(&name))
-    })
-}
-
-/// `pcclSetSite`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclSetSite(comm: Handle, site: *const c_char) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        // SAFETY: by the contract of this function.
-        let site = unsafe { raw::text(site, "site") }?;
-        comm.set(|builder| builder.site(&site))
-    })
-}
-
-/// `pcclSetRunKey`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclSetRunKey(comm: Handle, key: *const c_char) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        // SAFETY: by the contract of this function.
-        let key = unsafe { raw::text(key, "key") }?;
-        comm.set(|builder| builder.run_key(&key))
-    })
-}
-
-/// `pcclSetRunName`.
-///
-/// # Safety
-/// As for all functions here: pointers are null or point to what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pcclSetRunName(comm: Handle, name: *const c_char) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        // SAFETY: by the contract of this function.
-        let name = unsafe { raw::text(name, "name") }?;
-        comm.set(|builder| builder.run_name(&name))
-    })
-}
-
-/// `pcclSetFrameChecksums`.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn pcclSetFrameChecksums(comm: Handle, checksums: c_int) -> ResultCode {
-    call(|| {
-        let comm = enter(comm)?;
-        let checksums = match checksums {
-            0 => FrameChecksums::Automatic,
-            1 => FrameChecksums::Always,
-            2 => FrameChecksums::Never,
-            _ => return Err(Failure::argument(format!("{checksums} is no pcclFrameChecksums_t"))),
-        };
-        comm.set(|builder| builder.frame_checksums(checksums))
+        let (name, value) = unsafe { (raw::text(name, "name")?, raw::text(value, "value")?) };
+        comm.set(&name, &value)
     })
 }
 

@@ -271,15 +271,16 @@ impl Communicator {
     /// `TooFewPeers`.
     pub fn check_company(&self) -> Result<(), Error> {
         let world = self.world();
-        let in_group = if self.config.formed || self.config.alone { 1 } else { 2 };
+        let in_group =
+            if self.config.settings.formed_groups || self.config.settings.world_of_one { 1 } else { 2 };
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let few = |have: usize, need: usize, in_group| {
             Err(Error::TooFewPeers { have: number(have), need: number(need), in_group })
         };
-        if world.group_size < in_group && !self.config.formed {
+        if world.group_size < in_group && !self.config.settings.formed_groups {
             return few(world.group_size, in_group, true);
         }
-        if world.global_size < world.min_world_size && !self.config.formed {
+        if world.global_size < world.min_world_size && !self.config.settings.formed_groups {
             return few(world.global_size, world.min_world_size, false);
         }
         Ok(())
@@ -308,9 +309,9 @@ impl Communicator {
         self.check_group("a collective")?;
         let me = shared.told.identity().ok_or(Error::NotConnected)?.peer;
         // A call in a formed group that has lost somebody is for the whole group: so it fails with who is missing.
-        let formed = self.formed.lock().clone().filter(|_| self.config.formed);
+        let formed = self.formed.lock().clone().filter(|_| self.config.settings.formed_groups);
         let known = formed.unwrap_or_else(|| self.world.lock().clone());
-        let how = (schedule.algorithm(), self.config.refuses_non_finite);
+        let how = (schedule.algorithm(), self.config.settings.refuse_non_finite);
         let prepared = call.prepare((me, &known.world), &shared.operations.backups, how)?;
         let timeout = timeout.or(self.call_timeout());
         let op = Op::new(&shared.operations, ((tag, track), timeout), known, prepared);

@@ -20,18 +20,18 @@ impl Communicator {
         ahead: bool,
         mut wait: impl FnMut(&Shared, Limit) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let ahead = ahead && !self.config.formed;
+        let ahead = ahead && !self.config.settings.formed_groups;
         let at = self.door.enter()?;
         let closes = at.call_backs();
         self.make_way()?;
         if let Some(carried) = &self.carried {
             carried.look()?;
         }
-        let mut shared = self.register(&at, ahead, self.config.connect_timeout)?;
+        let mut shared = self.register(&at, ahead, self.config.settings.connect_timeout)?;
         drop(at);
         let limit = Limit::of(timeout);
         let entered = loop {
-            if self.config.formed {
+            if self.config.settings.formed_groups {
                 shared.enter_without_admission();
                 break R::default();
             }

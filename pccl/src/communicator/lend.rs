@@ -109,7 +109,7 @@ impl Communicator {
         let mut kept = self.kept.lock();
         let (digests, sync) = kept.check(&shared, state)?;
         kept.standing = None;
-        if shared.config.formed {
+        if shared.config.settings.formed_groups {
             return Ok(());
         }
         let copy = match kept.copy.take() {
@@ -135,7 +135,7 @@ impl Communicator {
         let shared = self.shared()?;
         let kept = self.kept.lock();
         let ((_, levels), sync) = kept.check(&shared, state)?;
-        if shared.config.formed || kept.standing.is_some() {
+        if shared.config.settings.formed_groups || kept.standing.is_some() {
             return Ok(None);
         }
         drop(kept);

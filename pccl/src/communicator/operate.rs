@@ -46,10 +46,10 @@ impl Communicator {
             // That key is the one of the run already.
             run_name: Some(RunName::default()),
             advertised_host: config.advertised_host.as_ref().map(Host::as_str).map(str::to_owned),
-            bind: config.bind,
-            first_p2p_port: config.first_p2p_port,
-            first_state_port: config.first_state_port,
-            strict_ports: config.strict_ports,
+            bind: config.settings.bind,
+            first_p2p_port: config.settings.first_p2p_port,
+            first_state_port: config.settings.first_state_port,
+            strict_ports: config.settings.strict_ports,
             ..Patient::new(&masters.join(","))
         })
     }
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(comm.config.run_keys.as_ref().map(RunKeys::used), Some(named.clone()), "{address}");
         }
         for (address, name, text) in [
-            ("127.0.0.1:1", Some("two words"), "run name: "),
+            ("127.0.0.1:1", Some("two words"), "run_name: "),
             ("pccl://127.0.0.1:1/a/b", None, "master address: "),
         ] {
             let error = built(address, name, Some(&key)).expect_err(text);

@@ -139,7 +139,7 @@ impl Communicator {
         mut connect: impl FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let closes = self.door.call_backs();
-        let limit = self.config.connect_timeout;
+        let limit = self.config.settings.connect_timeout;
         let (mut remedy, mut failures, mut last) =
             (remedy, Patience::new(Instant::now(), limit), Instant::now());
         loop {
@@ -203,7 +203,7 @@ impl Communicator {
     /// An edge that failed may fail again in each attempt, and newcomers are let in at the ends of steps only: so they
     /// are let in now, if the others of the run come here as well.
     fn let_in_beside_an_edge(&self) -> Result<(), Error> {
-        if !self.edge_failed.swap(false, Ordering::Relaxed) || self.config.formed {
+        if !self.edge_failed.swap(false, Ordering::Relaxed) || self.config.settings.formed_groups {
             return Ok(());
         }
         // An operation of another thread keeps this one from letting somebody in.

@@ -2,7 +2,7 @@
 //! communicators carry.
 
 use super::Communicator;
-use crate::{Error, config::ResumeSettings};
+use crate::{Error, settings::ResumeSettings};
 use parking_lot::Mutex;
 use pccl_iteration::{
     Cancel, Decision, GlobalIteration, IterationError, Store, TcpStoreClient, protocol::keys::BESIDE_MASTER,

@@ -81,7 +81,7 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         }
         let silent = control.silence(stood_still.unwrap_or_default());
         // A peer without a connection looks for another one, which has a limit of its own.
-        if silent > shared.config.master_timeout && control.is_connected() {
+        if silent > shared.config.settings.master_timeout && control.is_connected() {
             let text = format!("no sign of life for {} ms", silent.as_millis());
             return control.lose(Reason::new(LossCause::Silent, text));
         }
@@ -90,7 +90,7 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
             control.break_off(&format!("nothing was heard of the master for {} ms", silent.as_millis()));
         }
         if silence.is_due(silent) {
-            let limit = shared.config.master_timeout;
+            let limit = shared.config.settings.master_timeout;
             log::warn!(
                 "nothing was heard of the master for {} s; it counts as lost after {limit:?}",
                 silent.as_secs()

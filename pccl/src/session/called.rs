@@ -45,7 +45,7 @@ pub(super) fn answer(shared: &Arc<Shared>, call: Call) {
         shared.called.busy.fetch_sub(1, Ordering::Relaxed);
         return log::debug!("peer {} is not dialed: {MAX_CALLS} others are", call.peer);
     }
-    let deadline = Instant::now() + shared.config.dial_timeout;
+    let deadline = Instant::now() + shared.config.settings.dial_timeout;
     let for_thread = Arc::downgrade(shared);
     // Not joined when the session ends: a dial cannot be cut off, and it holds nothing of the session.
     let spawned = spawn("pccl-call", move || {

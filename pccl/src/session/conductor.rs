@@ -304,7 +304,7 @@ impl Conductor {
             return;
         }
         let key = shared.config.run_keys.as_ref().map(RunKeys::oldest);
-        let limit = shared.config.dial_timeout.min(LISTEN_TIMEOUT);
+        let limit = shared.config.settings.dial_timeout.min(LISTEN_TIMEOUT);
         let me = (self.me, shared.config.group);
         self.listens = reach::listen(&shared.conductor, me, key, epoch, (silent, limit));
     }

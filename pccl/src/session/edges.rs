@@ -5,7 +5,8 @@ use super::{
     event::Event,
 };
 use crate::{
-    config::{Config, FrameChecksums},
+    config::Config,
+    settings::FrameChecksums,
     threads::STACK_BYTES,
     world::{Identity, Told},
 };
@@ -43,7 +44,7 @@ pub(crate) fn dial(
     events: &Sender<Event>,
 ) {
     let place = told.ways.to(target.peer, &target.hosts, target.p2p_port);
-    let timeout = config.dial_timeout;
+    let timeout = config.settings.dial_timeout;
     let edge = side.edge;
     let preamble = Preamble {
         security: me.wire.security(),
@@ -224,7 +225,7 @@ fn is_of(preamble: &Preamble, side: &Side) -> bool {
 
 /// Whether frames to `next` carry checksums.
 pub(crate) fn wants_checksums(config: &Config, me: Identity, own: &Member, next: &Member) -> bool {
-    match config.checksums {
+    match config.settings.frame_checksums {
         FrameChecksums::Always => true,
         FrameChecksums::Never => false,
         // A record that was damaged on its way does not open.

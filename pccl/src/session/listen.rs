@@ -25,11 +25,11 @@ pub(crate) const STATE: usize = 1;
 /// master may be at the other end of a tunnel.
 pub(crate) fn bind(config: &Config, here: Option<IpAddr>) -> Result<Vec<(Role, Listener)>, Error> {
     let here = here.filter(|_| config.advertised_host.is_none());
-    let address = config.bind.or(here);
-    let tries = if config.strict_ports { 1 } else { limits::PORT_TRIES };
+    let address = config.settings.bind.or(here);
+    let tries = if config.settings.strict_ports { 1 } else { limits::PORT_TRIES };
     let bind = |role, first| {
         let listener = Listener::bind(address, first, tries).map_err(|error| {
-            let more = if config.strict_ports { "" } else { " or the ones behind it" };
+            let more = if config.settings.strict_ports { "" } else { " or the ones behind it" };
             Error::System(Reason::system(format_args!("cannot listen on port {first}{more}"), error))
         })?;
         let port = listener.local_port();
@@ -42,7 +42,10 @@ pub(crate) fn bind(config: &Config, here: Option<IpAddr>) -> Result<Vec<(Role, L
         }
         Ok::<_, Error>((role, listener))
     };
-    Ok(vec![bind(Role::Data, config.first_p2p_port)?, bind(Role::State, config.first_state_port)?])
+    Ok(vec![
+        bind(Role::Data, config.settings.first_p2p_port)?,
+        bind(Role::State, config.settings.first_state_port)?,
+    ])
 }
 
 /// Addresses of this machine under which others may try the listeners, beside the one that the master sees; `near` is
@@ -56,7 +59,7 @@ pub(crate) fn announced(
         return Vec::new();
     }
     let has_ipv6 = listeners.iter().all(|(_, listener)| listener.local_addr().is_ipv6());
-    let own = own_addresses(config.bind, has_ipv6, near).into_iter().filter_map(Address::new);
+    let own = own_addresses(config.settings.bind, has_ipv6, near).into_iter().filter_map(Address::new);
     own.take(limits::MAX_ADDRESSES).collect()
 }
 

@@ -319,11 +319,11 @@ impl Session {
             addresses,
             p2p_port,
             state_port,
-            pool_connections: shared.config.pool_connections,
+            pool_connections: shared.config.settings.pool_size,
             name: shared.config.name.clone(),
             previous,
-            formed: shared.config.formed,
-            alone: shared.config.alone,
+            formed: shared.config.settings.formed_groups,
+            alone: shared.config.settings.world_of_one,
             resume: shared.config.offer,
             outbound_only: shared.config.outbound_only,
             site: shared.config.site.clone(),
@@ -377,7 +377,7 @@ impl Session {
             token: offer.token,
             keys: config.run_keys.clone(),
             entrance: acceptor.entrance(),
-            timeout: config.dial_timeout,
+            timeout: config.settings.dial_timeout,
         };
         let _ = told.relay.set(relay);
     }

@@ -62,7 +62,7 @@ pub(super) fn connection_ended(shared: &Arc<Shared>, reason: &CloseReason) {
 
 /// How long another connection is looked for.
 fn grace_of(shared: &Shared, me: Option<Identity>) -> Duration {
-    shared.config.master_grace.unwrap_or_else(|| {
+    shared.config.settings.master_grace.unwrap_or_else(|| {
         let comes_back = me.is_some_and(|me| me.comes_back);
         let usual =
             if comes_back { limits::JOURNAL_MASTER_GRACE_MS } else { limits::DEFAULT_MASTER_GRACE_MS };

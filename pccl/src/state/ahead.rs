@@ -142,7 +142,7 @@ impl Newcomer<'_, '_, '_> {
         let targets = targets(plan, self.state, &levels)?;
         // Nothing is kept, so the room bounds only how many lanes there are.
         let config = &self.shared.config;
-        let room = Room { memory: config.state_memory, spill_dir: &config.state_spill_dir };
+        let room = Room { memory: config.settings.state_memory, spill_dir: &config.state_spill_dir };
         let bounds = Bounds { room, undoable: false, deadline: self.wish.limit.deadline(), begun };
         let Fetched { journal, rx_bytes, placed, failures, error, misfit, .. } =
             fetch::fetch(self.shared, me, plan, (targets, None), bounds, self.wish.progress);

@@ -108,7 +108,7 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
     fn connect(fetch: &'f Fetch<'s, 'a>, start: Start, watch: &Watch<'_>) -> Result<Self, Fault> {
         let stream = Self::open(fetch, start, watch)?;
         let round_trip = stream.conn().round_trip();
-        let worth = match fetch.shared.config.pool_connections {
+        let worth = match fetch.shared.config.settings.pool_size {
             0 => 2 + (round_trip.as_nanos() / ROUND_TRIP_PER_CONNECTION.as_nanos()) as usize,
             wanted => wanted.into(),
         };
@@ -171,7 +171,7 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
         };
         let (ways, peer) = (shared.ways().clone(), source.peer);
         let place = ways.to(peer, &source.hosts, source.port);
-        let deadline = fetch.earlier(Instant::now() + shared.config.dial_timeout);
+        let deadline = fetch.earlier(Instant::now() + shared.config.settings.dial_timeout);
         let (preamble, ticket) = shared.wallet().stamp(preamble).map_err(Fault::unreached)?;
         let (result, dialed) = crossbeam_channel::bounded(1);
         // Not waited for: it ends by its deadline and holds nothing of this session.
@@ -194,7 +194,7 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
     fn be_dialed(fetch: &Fetch<'_, '_>, start: Start, watch: &Watch<'_>) -> Result<Conn, Fault> {
         let (shared, source) = (fetch.shared, &fetch.plan.sources[start.source]);
         // The wish goes by way of the master.
-        let deadline = fetch.earlier(Instant::now() + shared.config.dial_timeout * 2);
+        let deadline = fetch.earlier(Instant::now() + shared.config.settings.dial_timeout * 2);
         let wish = CallMe {
             peer: source.peer,
             role: TicketRole::StateBack,

@@ -189,7 +189,8 @@ fn repair(
             return Err(outcome.err().unwrap_or_else(|| contradiction(text)));
         }
     };
-    let room = Room { memory: shared.config.state_memory, spill_dir: &shared.config.state_spill_dir };
+    let room =
+        Room { memory: shared.config.settings.state_memory, spill_dir: &shared.config.state_spill_dir };
     let bounds = Bounds { room, undoable: true, deadline: ballot.limit.deadline(), begun };
     let Fetched { journal, rx_bytes, placed, failures, gave, error, .. } =
         fetch::fetch(shared, me, plan, (targets, wish.salvage.take()), bounds, wish.progress);

@@ -58,7 +58,7 @@ impl Syncs {
         flight: Arc<Recorder>,
     ) -> Self {
         let (server, source) = (StateServer::default(), SourceWatch::default());
-        let upload = Upload::new(config.upload_share_pct);
+        let upload = Upload::new(config.settings.upload_share_pct);
         let (fetched_ahead, ahead, underway) = (AtomicU64::new(0), Mutex::default(), Underway::default());
         Self {
             config,

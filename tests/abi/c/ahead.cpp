@@ -58,7 +58,7 @@ float train(const std::string &master, std::uint32_t peers, std::promise<void> *
             const std::shared_future<void> &fetched, bool newcomer) {
     Training training;
     Communicator comm(master);
-    comm.first_ports(0, 0).upload_share(100);
+    comm.first_ports(0, 0).set("upload_share_pct", "100");
     bool came = false, worked = false;
     if (!newcomer) {
         comm.recover(pcclRemedyReconnect, peers);

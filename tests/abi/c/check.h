@@ -43,7 +43,8 @@ static inline pcclComm_t *create(unsigned port) {
     params.master_address = loopback(port);
     EXPECT(pcclCreateCommunicator(&params, &comm), pcclSuccess);
     /* Tests run side by side: any free ports. */
-    EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclSuccess);
+    EXPECT(pcclSetOption(comm, "first_p2p_port", "0"), pcclSuccess);
+    EXPECT(pcclSetOption(comm, "first_state_port", "0"), pcclSuccess);
     return comm;
 }
 

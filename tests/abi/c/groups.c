@@ -28,11 +28,11 @@ int main(int argc, char **argv) {
         snprintf(names[i], sizeof names[i], "w%d", i);
         members[peers - 1 - i].name = names[i];
     }
-    EXPECT(pcclSetName(comm, names[own]), pcclSuccess);
-    EXPECT(pcclSetFormedGroups(comm, true), pcclSuccess);
+    EXPECT(pcclSetOption(comm, "name", names[own]), pcclSuccess);
+    EXPECT(pcclSetOption(comm, "formed_groups", "true"), pcclSuccess);
     EXPECT(pcclFormGroup(comm, 0, 1, members, (size_t) peers), pcclInvalidUsage);
     EXPECT(pcclConnect(comm), pcclSuccess);
-    EXPECT(pcclSetFormedGroups(comm, false), pcclInvalidUsage);
+    EXPECT(pcclSetOption(comm, "formed_groups", "false"), pcclInvalidUsage);
     EXPECT(pcclUpdateTopology(comm), pcclInvalidUsage);
     EXPECT(pcclFormGroup(comm, 0, 1, NULL, 1), pcclInvalidArgument);
     EXPECT(pcclFormGroup(comm, 0, 1, members, 0), pcclInvalidArgument);
@@ -58,10 +58,11 @@ int main(int argc, char **argv) {
         params.master_address = loopback(port);
         params.peer_group = 9;
         EXPECT(pcclCreateCommunicator(&params, &alone), pcclSuccess);
-        EXPECT(pcclSetFirstPorts(alone, 0, 0), pcclSuccess);
-        EXPECT(pcclSetWorldOfOne(alone, true), pcclSuccess);
-        EXPECT(pcclSetStateMemory(alone, 1 << 20, NULL), pcclSuccess);
-        EXPECT(pcclSetStateMemory(alone, 1 << 20, "/tmp"), pcclSuccess);
+        EXPECT(pcclSetOption(alone, "first_p2p_port", "0"), pcclSuccess);
+        EXPECT(pcclSetOption(alone, "first_state_port", "0"), pcclSuccess);
+        EXPECT(pcclSetOption(alone, "world_of_one", "true"), pcclSuccess);
+        EXPECT(pcclSetOption(alone, "state_memory", "1048576"), pcclSuccess);
+        EXPECT(pcclSetOption(alone, "state_spill_dir", "/tmp"), pcclSuccess);
         EXPECT(pcclConnect(alone), pcclSuccess);
         CHECK(reduced(alone, 6, pcclSuccess) == 6);
         EXPECT(pcclDestroyCommunicator(alone), pcclSuccess);

@@ -182,9 +182,9 @@ int main() {
         master.set("straggler_timeout", no_timeout).set("wire", "encrypt");
         master.set("edge_timeout", Milliseconds(4000)).run();
         Communicator comm("127.0.0.1:" + std::to_string(master.port()));
-        comm.first_ports(0, 0).strict_ports(false).outbound_only(false);
-        comm.name("one").bind_address("127.0.0.1").call_timeout(no_timeout);
-        comm.timeout(pcclTimeoutConnect, Milliseconds(60000)).frame_checksums(pcclFrameChecksumsAlways);
+        comm.first_ports(0, 0).set("strict_ports", "false").set("outbound_only", "false");
+        comm.set("name", "one").set("bind", "127.0.0.1").set("frame_checksums", "always");
+        comm.set("connect_timeout", Milliseconds(60000)).call_timeout(no_timeout);
         comm.schedule(pcclScheduleRing);
         loops(comm);
         CHECK(comm.name() == "one" && comm.ring().size() == 1 && comm.world().rank == 0);

@@ -80,7 +80,7 @@ int main(int count, char **arguments) {
     comm = create(port);
     /* Sites of different sizes, one of which is of one. */
     if (strcmp(scenario, "sites") == 0 && own_index > 0)
-        EXPECT(pcclSetSite(comm, own_index % 2 == 1 ? "eu-west" : "us-east/2"), pcclSuccess);
+        EXPECT(pcclSetOption(comm, "site", own_index % 2 == 1 ? "eu-west" : "us-east/2"), pcclSuccess);
     enter(comm, peers);
     say("joined");
     await_go();

@@ -45,7 +45,8 @@ static char masters[64];
 static pcclComm_t *create_by_list(void) {
     pcclComm_t *comm = NULL;
     EXPECT(pcclCreateCommunicatorByName(masters, 0, 1, &comm), pcclSuccess);
-    EXPECT(pcclSetFirstPorts(comm, 0, 0), pcclSuccess);
+    EXPECT(pcclSetOption(comm, "first_p2p_port", "0"), pcclSuccess);
+    EXPECT(pcclSetOption(comm, "first_state_port", "0"), pcclSuccess);
     return comm;
 }
 

@@ -104,7 +104,7 @@ impl ProbeDesk {
         let target = Target {
             way,
             deadline: Instant::now() + Duration::from_millis(plan.limit_ms.into()),
-            dial_timeout: config.dial_timeout,
+            dial_timeout: config.settings.dial_timeout,
             ends_early: !plan.crowded,
         };
         let cancelled = Arc::new(AtomicBool::new(false));

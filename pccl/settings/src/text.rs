@@ -1,8 +1,6 @@
 //! Values of settings as texts, one form for each type.
 
-use crate::RelayConfig;
-use pccl_protocol::limits;
-use std::{fmt::Display, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt::Display, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 use tinysockets::{
     key::{RunKey, RunName},
     mode::WireMode,
@@ -14,17 +12,25 @@ const NONE: &str = "none";
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// A value that can be given as a text.
-pub(crate) trait Text: Sized {
+pub trait Text: Sized {
     /// The kind of text, in one word.
     const FORM: &'static str;
     /// Its value is shown nowhere.
     const IS_SECRET: bool = false;
+    /// Whether any text is a value: then none stands for one that is not given.
+    const IS_ANY_TEXT: bool = false;
 
+    /// The value of this text.
+    ///
+    /// # Errors
+    /// The text is none of this form. A secret is not repeated.
     fn from_text(text: &str) -> Result<Self, String>;
 
+    /// A text that is read as this value; of a secret, none.
     fn to_text(&self) -> String;
 }
 
+/// A value of a type that has no words for what is wrong.
 fn parsed<T: FromStr>(text: &str, what: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| format!("{text:?}: write {what}"))
 }
@@ -90,10 +96,11 @@ macro_rules! numbers {
         })+
     };
 }
-numbers!(u32, u64, usize);
+numbers!(u8, u16, u32, u64, usize);
 
 impl Text for String {
     const FORM: &'static str = "TEXT";
+    const IS_ANY_TEXT: bool = true;
 
     fn from_text(text: &str) -> Result<Self, String> {
         Ok(text.to_owned())
@@ -136,11 +143,13 @@ impl<T: Text> Text for Option<T> {
     const IS_SECRET: bool = T::IS_SECRET;
 
     fn from_text(text: &str) -> Result<Self, String> {
-        if [NONE, "off"].contains(&text.trim()) { Ok(None) } else { T::from_text(text).map(Some) }
+        let is_none = !T::IS_ANY_TEXT && [NONE, "off"].contains(&text.trim());
+        if is_none { Ok(None) } else { T::from_text(text).map(Some) }
     }
 
     fn to_text(&self) -> String {
-        self.as_ref().map_or_else(|| NONE.to_owned(), Text::to_text)
+        let none = if T::IS_ANY_TEXT { "" } else { NONE };
+        self.as_ref().map_or_else(|| none.to_owned(), Text::to_text)
     }
 }
 
@@ -186,21 +195,15 @@ fn said<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|error: T::Err| error.to_string())
 }
 
-impl Text for RelayConfig {
-    const FORM: &'static str = "MBIT_PER_S[:PORT]";
+impl Text for IpAddr {
+    const FORM: &'static str = "ADDRESS";
 
     fn from_text(text: &str) -> Result<Self, String> {
-        let what = "a rate of at least 1 in Mbit/s, and behind a colon a port if it is not the usual one";
-        let (rate, port) = text.split_once(':').unwrap_or((text, ""));
-        let port = if port.is_empty() { limits::DEFAULT_RELAY_PORT } else { parsed(port, what)? };
-        match parsed(rate, what)? {
-            0 => Err(format!("{text:?}: write {what}")),
-            mbit_per_s => Ok(Self { mbit_per_s, port }),
-        }
+        parsed(text, "an address in digits")
     }
 
     fn to_text(&self) -> String {
-        format!("{}:{}", self.mbit_per_s, self.port)
+        self.to_string()
     }
 }
 
@@ -220,16 +223,6 @@ mod tests {
         }
         for time in [Duration::from_millis(1500), Duration::from_secs(10), Duration::ZERO] {
             assert_eq!(time_of(&time.to_text()), Ok(time));
-        }
-    }
-
-    #[test]
-    fn a_relay_is_a_rate_and_a_port() {
-        let relay = |text| RelayConfig::from_text(text).map(|relay| relay.to_text());
-        assert_eq!(relay("100"), Ok("100:48147".to_owned()));
-        assert_eq!(relay("100:0"), Ok("100:0".to_owned()));
-        for bad in ["", "0", "x", "1:x", "1:65536", "-1"] {
-            assert!(relay(bad).is_err(), "{bad}");
         }
     }
 }

@@ -10,8 +10,6 @@ const SPAN_MIN_US: u64 = 60_000_000;
 const WARM_UP_US: u64 = 10_000_000;
 /// Above this number of samples every other one is dropped.
 const SAMPLES_MAX: usize = 2_000;
-/// Samples of one process that a report holds.
-const PLOTTED_MAX: usize = 240;
 /// Growth of the regression line over the observed time that is no leak: the world changes its size meanwhile.
 const MEMORY_LIMIT_KIB: f64 = 32_768.0;
 const THREADS_LIMIT: f64 = 16.0;
@@ -114,14 +112,6 @@ impl Series {
         }
     }
 
-    /// Enough of the samples for a plot, the last one included.
-    pub(crate) fn thinned(&self) -> Vec<Sample> {
-        let stride = self.samples.len().div_ceil(PLOTTED_MAX).max(1);
-        let mut plotted: Vec<Sample> = self.samples.iter().rev().step_by(stride).copied().collect();
-        plotted.reverse();
-        plotted
-    }
-
     /// The growth over the observed time, if that was long enough to say.
     pub(crate) fn growth(&self) -> Option<Growth> {
         let born = self.samples.first()?.at_us;
@@ -197,10 +187,6 @@ mod tests {
         let series = series(100_000, |second| second as f64, |_| 1.0);
         assert!(series.samples.len() <= SAMPLES_MAX + 1);
         assert!(series.growth().expect("long").span_us > 99_000 * 1_000_000 * 9 / 10);
-        let thinned = series.thinned();
-        assert!((PLOTTED_MAX / 2..=PLOTTED_MAX).contains(&thinned.len()), "{}", thinned.len());
-        let last = series.samples.last().expect("samples").at_us;
-        assert_eq!(thinned.last().map(|sample| sample.at_us), Some(last));
     }
 
     #[test]

@@ -394,10 +394,7 @@ impl Supervisor<'_> {
             kept: totals.kept,
             baseline: record.baseline.clone(),
         };
-        let mut survivors = self.fleet.survivors();
-        for sample in survivors.iter_mut().flat_map(|survivor| &mut survivor.samples) {
-            sample.at_us = sample.at_us.saturating_sub(self.began_us);
-        }
+        let survivors = self.fleet.survivors();
         let violations = self.oracle.violations().iter().map(|violation| Finding {
             part: 1,
             seconds: violation.at_us.saturating_sub(self.began_us) as f64 / 1e6,

@@ -67,23 +67,6 @@ impl Check {
             Self::Faults => "faults",
         }
     }
-
-    /// The promise.
-    pub(crate) fn meaning(self) -> &'static str {
-        match self {
-            Self::Result => "every result of a collective has the right bytes",
-            Self::Intact => "a failed call leaves buffers as they were",
-            Self::Revision => "equal state at each revision; revisions neither go back nor skip",
-            Self::Innocent => "nobody is dropped whom nothing was done to",
-            Self::Verdict => "verdicts name what was done",
-            Self::Progress => "the run goes on in time",
-            Self::Recovery => "a recovery takes less than 100 times as long as others and as operations",
-            Self::Leader => "one master leads at a time",
-            Self::Process => "processes end when and how they should",
-            Self::Growth => "memory, threads and descriptors of survivors do not grow",
-            Self::Faults => "faults are made",
-        }
-    }
 }
 
 /// Work of the run, as counted from the reports.

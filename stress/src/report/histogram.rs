@@ -46,17 +46,6 @@ impl Histogram {
         self.max_us
     }
 
-    /// Beginning, end and content of all classes from the first to the last that is not empty.
-    pub(crate) fn classes(&self) -> Vec<(f64, f64, u64)> {
-        let (Some((&first, _)), Some((&last, _))) =
-            (self.classes.first_key_value(), self.classes.last_key_value())
-        else {
-            return Vec::new();
-        };
-        let count = |class| self.classes.get(&class).copied().unwrap_or(0);
-        (first..=last).map(|class| (begin_us(class), end_us(class), count(class))).collect()
-    }
-
     /// Median, 95 % and longest, for people.
     pub(crate) fn words(&self) -> String {
         let [median, most] = [50, 95].map(|percent| self.quantile_us(percent));
@@ -102,17 +91,6 @@ mod tests {
         assert_eq!(of([7]).quantile_us(50), 7);
         assert_eq!(Histogram::default().quantile_us(50), 0);
         assert_eq!(of([0]).quantile_us(50), 0);
-    }
-
-    #[test]
-    fn classes_hold_what_was_added_without_holes() {
-        let histogram = of([100, 100, 5_000, 123_456_789]);
-        let classes = histogram.classes();
-        assert_eq!(classes.iter().map(|(_, _, count)| count).sum::<u64>(), 4);
-        assert!(classes.windows(2).all(|pair| (pair[0].1 - pair[1].0).abs() < 1e-6), "{classes:?}");
-        let (begin, end, count) = classes[0];
-        assert!(begin <= 100.0 && 100.0 < end && count == 2, "{classes:?}");
-        assert!(Histogram::default().classes().is_empty());
     }
 
     #[test]

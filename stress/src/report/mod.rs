@@ -2,7 +2,7 @@
 //! add another part.
 
 mod histogram;
-mod html;
+mod page;
 mod summary;
 mod throughput;
 mod timeline;
@@ -15,7 +15,7 @@ pub(crate) use timeline::{Slot, Timeline};
 
 use crate::{
     oracle::{Check, Counts, Recovery},
-    procfs::{Growth, Sample, Series},
+    procfs::{Growth, Series},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io, path::Path};
@@ -165,14 +165,12 @@ pub(crate) struct Survivor {
     pub(crate) part: usize,
     pub(crate) name: String,
     pub(crate) growth: Growth,
-    /// Resources that it used, since the beginning of the first part.
-    pub(crate) samples: Vec<Sample>,
 }
 
 impl Survivor {
-    /// A survivor with these samples, if it was observed for long enough. Times are those of the samples.
+    /// A survivor with these samples, if it was observed for long enough.
     pub(crate) fn of(name: String, series: &Series) -> Option<Self> {
-        Some(Self { part: 1, name, growth: series.growth()?, samples: series.thinned() })
+        Some(Self { part: 1, name, growth: series.growth()? })
     }
 }
 
@@ -253,7 +251,6 @@ impl Report {
             .extend(other.violations.into_iter().map(|violation| Finding { part: number, ..violation }));
         for mut survivor in other.survivors {
             survivor.part = number;
-            survivor.samples.iter_mut().for_each(|sample| sample.at_us += offset_us);
             sum.survivors.push(survivor);
         }
         keep_longest(&mut sum.survivors);
@@ -322,8 +319,8 @@ impl Report {
 
     /// Writes the report in its three forms. Each file is there whole or as it was before.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
-        for (name, text) in [(JSON, self.json()?), (HTML, html::page(self)), (SUMMARY, self.summary(folder))]
-        {
+        let summary = self.summary(folder);
+        for (name, text) in [(JSON, self.json()?), (HTML, page::page(self, &summary)), (SUMMARY, summary)] {
             let unfinished = folder.join(format!("{name}.new"));
             std::fs::write(&unfinished, text)?;
             std::fs::rename(unfinished, folder.join(name))?;

@@ -51,8 +51,7 @@ pub(super) fn report(status: Status) -> Report {
     }
     timeline.fault("kill");
     let growth = Growth { span_us: 70_000_000, memory_kib: 5.5, threads: 0.0, descriptors: -1.0 };
-    let sample = Sample { at_us: 1_000_000, memory_kib: 900.0, threads: 5.0, descriptors: 9.0 };
-    let survivor = Survivor { part: 1, name: "master".into(), growth, samples: vec![sample; 3] };
+    let survivor = Survivor { part: 1, name: "master".into(), growth };
     let failed = status == Status::Failed;
     let violation =
         Finding { part: 1, seconds: 2.5, check: "result".into(), text: "wrong <b>&\"bytes\"\u{7}".into() };
@@ -105,7 +104,6 @@ fn parts_add_up() {
     assert_eq!(sum.totals.sizes.get(&3).map(|at| at.us), Some(18_000_000));
     assert_eq!(sum.parts.iter().map(|part| (part.number, part.seed)).collect::<Vec<_>>(), [(1, 5), (2, 6)]);
     assert_eq!(sum.timeline.end_us(), 20_000_000);
-    assert_eq!(sum.survivors[1].samples[0].at_us, 11_000_000);
     assert_eq!((sum.survivors[1].part, sum.next_seed()), (2, 7));
     assert_eq!((sum.missing_seconds(), sum.length().as_str()), (0, "0:21 of 0:20 in 2 parts of 0:10, 0:10"));
     // A third one counts from the sum, also after it was stored.

@@ -29,10 +29,6 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn world(&self) -> f64 {
-        self.world_us as f64 / self.span_us.max(1) as f64
-    }
-
     /// Operations per second.
     pub(crate) fn rate(&self) -> f64 {
         self.operations as f64 * 1e6 / self.span_us.max(1) as f64
@@ -184,7 +180,6 @@ mod tests {
         assert_eq!(sums(&timeline), expected);
         assert_eq!(timeline.end_us(), seconds * 1_000_000);
         assert!((timeline.slots[5].rate() - 3.0).abs() < 1e-9);
-        assert!((timeline.slots[5].world() - 2.0).abs() < 1e-9);
     }
 
     #[test]

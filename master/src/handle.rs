@@ -32,8 +32,9 @@ use tinysockets::{
     relay::Relay,
 };
 
-/// How long it is waited for an address that another process has, and how often it is tried.
+/// How long a master waits for an address that another process has.
 const ADDRESS_WAIT: Duration = Duration::from_secs(10);
+/// How often it tries that address.
 const ADDRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Time in which the name of the address to listen on must be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// A time longer than this is as good as this.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// The limit of one call, if it has one, from the moment in which this was made.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 /// Documents get no longer than this.
 const MAX_LINES: usize = 700;
-/// Pages of `docs/` have at most this number of words, so that each answers one question.
+/// Pages of `docs/` have at most this number of words, so that each answers one question. One that is made to look
+/// things up may be longer.
 const MAX_WORDS: usize = 2500;
 /// The list of all pages.
 const PAGES: &str = "docs/README.md";
@@ -55,7 +56,7 @@ fn page_problems(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for (path, text) in tree.iter().filter(|(path, _)| is_page(path)) {
         let words = text.split_whitespace().count();
-        if words > MAX_WORDS {
+        if words > MAX_WORDS && path != crate::durations::PAGE {
             problems.push(format!("{path}: {words} words, at most {MAX_WORDS}"));
         }
         if list.is_some() && path != PAGES && !listed.contains(path) {

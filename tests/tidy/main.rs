@@ -7,6 +7,7 @@ mod circles;
 mod code_lines;
 mod columns;
 mod documents;
+mod durations;
 mod guides;
 mod manifests;
 mod modules;
@@ -62,6 +63,11 @@ fn tables_of_packets_say_what_is_declared() {
 #[test]
 fn the_table_of_settings_is_the_declared_one() {
     assert_none(&settings_table::problems(&tree::read()));
+}
+
+#[test]
+fn every_duration_is_told() {
+    assert_none(&durations::problems(&tree::read()));
 }
 
 #[test]

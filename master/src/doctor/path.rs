@@ -6,12 +6,10 @@ use super::{
     ports::Answer,
 };
 use std::{fs, time::Duration};
-use tinysockets::link::tune_data_socket;
+use tinysockets::link::{LONG_PATH, tune_data_socket};
 
 /// Clocks that differ by less are as good as equal for logs.
 const CLOCKS_MAX: Duration = Duration::from_secs(1);
-/// Round trips from here on are a long path.
-const LONG_PATH: Duration = Duration::from_millis(2);
 /// Buffers that let one connection carry less than this, in bytes per second, are worth a word.
 const ENOUGH_RATE: u64 = 125_000_000;
 

@@ -17,11 +17,13 @@ use std::{
 const ATTEMPT: Duration = Duration::from_secs(10);
 /// The same where several masters are tried one after the other.
 const ATTEMPT_OF_SEVERAL: Duration = Duration::from_secs(3);
-/// The pause after the first attempt; each is twice as long as the one before.
+/// The pause after the first attempt; each is twice as long as the one before, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// See [`FIRST_PAUSE`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long it is tried without a word, and then between two warnings.
+/// How long a peer tries without a warning.
 const FIRST_WARNING: Duration = Duration::from_secs(5);
+/// The time between two warnings.
 const NEXT_WARNING: Duration = Duration::from_secs(30);
 
 /// Lets one thread at a time reach for the master, and others call it back.

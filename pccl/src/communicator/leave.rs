@@ -3,6 +3,7 @@
 use super::Communicator;
 use crate::{
     Error, Notice,
+    limit::LONGEST,
     notice::{Given, Waited},
     threads,
 };
@@ -10,9 +11,6 @@ use std::{
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
-
-/// A time longer than this is as good as this.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 impl Communicator {
     /// Sees to it that this peer has left when `within` has passed since the notice was given: what is in flight then

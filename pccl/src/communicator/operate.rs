@@ -1,7 +1,7 @@
 //! Looking at the run, and leaving it on purpose.
 
 use super::Communicator;
-use crate::Error;
+use crate::{Error, limit::LONGEST};
 use pccl_master::doctor::{self, Patient};
 use pccl_protocol::{C2m, CallKind, Cause, Host, Status, Verdict};
 use std::{
@@ -9,9 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tinysockets::key::{RunKeys, RunName};
-
-/// A time-out longer than this is as good as this.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 fn drain_over(text: String) -> Error {
     Error::TimedOut { call: CallKind::None, text, verdict: None }
@@ -83,7 +80,7 @@ impl Communicator {
     /// `MasterLost`.
     pub fn drain(&self, timeout: Duration) -> Result<(), Error> {
         let shared = self.shared()?;
-        let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
+        let deadline = Instant::now() + timeout.min(LONGEST);
         let mut activity = shared.calls.activity();
         activity.draining = true;
         if let Err(call) = shared.calls.wait_for_calls(&mut activity, deadline) {

@@ -22,7 +22,7 @@ use tinysockets::{
     conn::Conn,
     dial::dial_place,
     key::SecretKey,
-    link::{Tuned, tune_data_socket},
+    link::{MAX_AUTOMATIC_CONNECTIONS, ROUND_TRIP_PER_CONNECTION, Tuned, tune_data_socket},
     place::Place,
     preamble::Preamble,
     throttle::{Crowd, Network},
@@ -82,14 +82,9 @@ pub(crate) fn dial(
     }
 }
 
-/// One connection of an edge for each such part of a round trip.
-const ROUND_TRIP_PER_CONNECTION: Duration = Duration::from_millis(20);
-/// The same of connections that go by a model of the path and have the send buffers that it asks for. More of them look
-/// for their rate at the same time, each by sending more than there is room for.
+/// As [`ROUND_TRIP_PER_CONNECTION`], of connections that go by a model of the path and have the send buffers that it
+/// asks for. More of them look for their rate at the same time, each by sending more than there is room for.
 const ROUND_TRIP_PER_ROOMY_CONNECTION: Duration = Duration::from_millis(50);
-/// Most connections that an edge gets by itself.
-const AUTOMATIC_CONNECTIONS_MAX: u16 = 8;
-
 /// Up to this round trip one connection fills the path by itself, if it need not take a lost packet for congestion.
 const SINGLE_ROUND_TRIP_MAX: Duration = Duration::from_millis(60);
 
@@ -103,7 +98,7 @@ fn automatic_connections(round_trip: Duration, tuned: Tuned) -> u16 {
     let is_roomy = tuned.is_paced && tuned.has_room;
     let part = if is_roomy { ROUND_TRIP_PER_ROOMY_CONNECTION } else { ROUND_TRIP_PER_CONNECTION };
     let parts = round_trip.as_nanos().div_ceil(part.as_nanos());
-    u16::try_from(parts).unwrap_or(u16::MAX).clamp(1, AUTOMATIC_CONNECTIONS_MAX)
+    u16::try_from(parts).unwrap_or(u16::MAX).clamp(1, MAX_AUTOMATIC_CONNECTIONS)
 }
 
 /// Dials one connection, which tells how long the path is and which address is the right one, and then all others at

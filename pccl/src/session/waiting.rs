@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a wait is nothing special, and then between two warnings.
+/// How long a wait is nothing special.
 const FIRST_WARNING: Duration = Duration::from_secs(10);
+/// The time between two warnings about one wait.
 const NEXT_WARNING: Duration = Duration::from_secs(30);
 
 /// The wait of the oldest call that is under way.

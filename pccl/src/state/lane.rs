@@ -24,7 +24,7 @@ use std::{
 use tinysockets::{
     conn::Conn,
     dial::dial_place,
-    link::tune_data_socket,
+    link::{MAX_AUTOMATIC_CONNECTIONS, ROUND_TRIP_PER_CONNECTION, tune_data_socket},
     place::SHORT_SEGMENT_BYTES,
     preamble::{Preamble, Role},
     stream::PacketStream,
@@ -35,11 +35,6 @@ use tinysockets::{
 const DEPTH: std::ops::RangeInclusive<usize> = 2..=32;
 /// Requests under way should take about this long.
 const AHEAD: Duration = Duration::from_millis(250);
-/// One more connection for each such part of a round trip, beside two: while one thread checks what has arrived, the
-/// other one receives.
-const ROUND_TRIP_PER_CONNECTION: Duration = Duration::from_millis(20);
-/// Most connections to one source.
-const MAX_CONNECTIONS: usize = 8;
 
 /// How long a source is waited for.
 #[derive(Debug, Clone, Copy)]
@@ -108,11 +103,12 @@ impl<'f, 's, 'a> Lane<'f, 's, 'a> {
     fn connect(fetch: &'f Fetch<'s, 'a>, start: Start, watch: &Watch<'_>) -> Result<Self, Fault> {
         let stream = Self::open(fetch, start, watch)?;
         let round_trip = stream.conn().round_trip();
+        // Two at least: while one thread checks what has arrived, the other one receives.
         let worth = match fetch.shared.config.settings.pool_size {
             0 => 2 + (round_trip.as_nanos() / ROUND_TRIP_PER_CONNECTION.as_nanos()) as usize,
             wanted => wanted.into(),
         };
-        fetch.connected(start.source, worth.min(MAX_CONNECTIONS));
+        fetch.connected(start.source, worth.min(MAX_AUTOMATIC_CONNECTIONS.into()));
         Ok(Self {
             fetch,
             start,

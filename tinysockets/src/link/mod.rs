@@ -47,7 +47,7 @@ pub use frame::{FLAG_CHECKSUM, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES,
 pub use incoming::{InConfig, InLink};
 pub use memory::{Gate, Lent, Origin, Pass, Place};
 pub use outgoing::{Backlog, OutConfig, OutLink};
-pub use tuning::{Tuned, tune_data_socket};
+pub use tuning::{LONG_PATH, MAX_AUTOMATIC_CONNECTIONS, ROUND_TRIP_PER_CONNECTION, Tuned, tune_data_socket};
 pub use work::gets_on;
 
 /// Finds the transfer that a received frame belongs to. One object per [`InLink`].

@@ -5,7 +5,13 @@ use std::time::Duration;
 use crate::{conn::Conn, sys};
 
 /// Round trips from here on are a long path.
-const LONG_PATH: Duration = Duration::from_millis(2);
+pub const LONG_PATH: Duration = Duration::from_millis(2);
+
+/// One more connection for each such part of a round trip, where one alone does not fill the path.
+pub const ROUND_TRIP_PER_CONNECTION: Duration = Duration::from_millis(20);
+
+/// Most connections between two peers that a path gets if nobody asked for a number.
+pub const MAX_AUTOMATIC_CONNECTIONS: u16 = 8;
 
 /// Send buffer on a short path. Enough to keep the wire busy while the sending thread sleeps, and small enough to stay
 /// in the cache.

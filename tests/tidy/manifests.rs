@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-protocol", &["tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-flight", &["pccl-log", "pccl-protocol", "tinysockets", "pccl-hash", "pccl-quant"]),
     ("pccl-settings", &["tinysockets"]),
+    ("pccl-schedule", &["pccl-protocol", "pccl-quant"]),
     ("pccl-iteration", &["tinysockets", "pccl-log", "pccl-hash"]),
     ("pccl-planner", &["pccl-protocol", "pccl-testkit"]),
     (
@@ -47,6 +48,7 @@ const LIBRARIES: &[&str] = &[
     "pccl-master",
     "pccl-planner",
     "pccl-flight",
+    "pccl-schedule",
     "pccl-settings",
     "pccl-protocol",
     "tinysockets",

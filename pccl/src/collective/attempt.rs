@@ -20,7 +20,6 @@ mod coded;
 
 use super::{
     coding::{Coding, Stop},
-    plan::{Frame, Plan, StageKind},
     progress::{AttemptOwner, Progress, link_fault, local_fault},
     runs::{RunMemory, Stretch},
 };
@@ -29,6 +28,7 @@ use pccl_protocol::{Descriptor, OpId};
 use pccl_quant::{
     DataType, KernelError, ReduceOp, copy_streaming, finish_average, fold_in_place_saving, fold_into,
 };
+use pccl_schedule::{Frame, Plan, StageKind};
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicU8, AtomicU32, Ordering},

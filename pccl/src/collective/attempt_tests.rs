@@ -2,10 +2,8 @@
 
 use super::{
     attempt::Attempt,
-    plan::Plan,
     progress::{AttemptOwner, op_key},
     runs::backup_bytes,
-    shape::Shape,
 };
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
@@ -14,6 +12,7 @@ use pccl_protocol::{
 };
 use pccl_quant::{Level, ReduceOp, quantise::Quantisation};
 use pccl_quant_reference::ring_all_reduce_oracle;
+use pccl_schedule::{Plan, Shape};
 use proptest::prelude::*;
 use std::{
     ops::Range,

@@ -1,8 +1,8 @@
 //! Encoding and decoding of quantised tensors between the caller's memory and what travels.
 
-use super::plan::Unit;
 use crate::memory::{LentDevice, PartMemory};
 use pccl_quant::quantise::{Codec, Quantisation, Rounding};
+use pccl_schedule::Unit;
 use std::ops::Range;
 use tinysockets::link::Lent;
 

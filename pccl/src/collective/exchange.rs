@@ -1,7 +1,7 @@
 //! One attempt of a small collective: every rank gets the contributions of all others over the ring and folds them
 //! itself.
 //!
-//! A small operation costs what its hops cost. The pipelined ring of [`super::plan`] has `2 (n - 1)` of them; the ring
+//! A small operation costs what its hops cost. The pipelined ring of [`Plan`] has `2 (n - 1)` of them; the ring
 //! all-gather (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
 //! section 4.1) has `n - 1`, for more bytes: each rank sends its contribution to the next one, and so on. All tensors
 //! of the operation travel as one frame.
@@ -18,14 +18,11 @@
 //! written by [`Exchange::deliver`], on the caller's thread, after the outcome: a failed attempt has nothing to
 //! restore.
 
-use super::{
-    plan::{Frame, Plan},
-    progress::{AttemptOwner, Progress, link_fault, local_fault},
-    shape::Shape,
-};
+use super::progress::{AttemptOwner, Progress, link_fault, local_fault};
 use crate::memory::{Backup, PartMemory, RawTensor};
 use pccl_protocol::{Algorithm, Descriptor, OpId, PartDescriptor};
 use pccl_quant::{ReduceOp, finish_average, fold_into};
+use pccl_schedule::{Frame, Plan, Shape};
 use std::{
     ops::Range,
     sync::{

@@ -7,14 +7,10 @@ pub(crate) mod exchange;
 pub(crate) mod links;
 pub(crate) mod op;
 pub(crate) mod operations;
-pub(crate) mod ownership;
 pub(crate) mod pairwise;
-pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod running;
 pub(crate) mod runs;
-pub(crate) mod shape;
-mod sites;
 pub(crate) mod table;
 
 #[cfg(test)]
@@ -25,7 +21,5 @@ mod coded_tests;
 mod exchange_tests;
 #[cfg(test)]
 mod pairwise_tests;
-#[cfg(test)]
-mod plan_tests;
 #[cfg(test)]
 mod shape_tests;

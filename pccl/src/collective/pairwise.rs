@@ -16,7 +16,7 @@
 //! rank sends ([`Ownership::parent`]).
 //!
 //! The owner folds in the order of the ring: the same bytes come out. Over sites what each site comes to is folded in
-//! the order of [`Sites`](super::sites::Sites). Of a quantised tensor each contribution is quantised once, added with
+//! the order of [`Sites`](pccl_schedule::Sites). Of a quantised tensor each contribution is quantised once, added with
 //! all others in working memory, and the sum is quantised once. So the error does not depend on the number of ranks.
 //! The owner's own contribution is not quantised. Over sites that is the contribution of its site: within a site
 //! elements travel as they are, at the stage `2 n + r`; each local owner adds those of its site, and quantises what it
@@ -33,8 +33,6 @@ mod owned;
 
 use super::{
     coding::{Coding, Stop},
-    ownership::{Folded, Ownership},
-    plan::{Frame, Plan, Unit},
     progress::{AttemptOwner, Progress, local_fault},
     runs::{RunMemory, Stretch},
 };
@@ -44,6 +42,7 @@ use pccl_quant::{
     DataType, ReduceOp, copy_streaming,
     quantise::{Codec, Rounding},
 };
+use pccl_schedule::{Folded, Frame, Ownership, Plan, Unit};
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicU8, AtomicU32},

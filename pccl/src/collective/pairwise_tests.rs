@@ -3,12 +3,9 @@
 
 use super::{
     attempt_tests::{ID, Owner, bytes_of, inputs, land, payload_of},
-    ownership::Ownership,
     pairwise::{Pairwise, pairwise_bytes},
-    plan::{Frame, Plan},
     progress::{AttemptOwner, op_key},
     runs::backup_bytes,
-    shape::Shape,
     shape_tests::expected,
 };
 use crate::memory::{Backup, Tensor};
@@ -21,6 +18,7 @@ use pccl_quant_reference::{
     Owners, quantised_pairwise_oracle, quantised_sites_oracle, ring_all_reduce_oracle,
     sites_all_reduce_oracle,
 };
+use pccl_schedule::{Frame, Ownership, Plan, Shape};
 use proptest::prelude::*;
 use std::{
     collections::HashMap,

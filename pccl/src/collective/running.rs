@@ -4,11 +4,8 @@ use super::{
     attempt::Attempt,
     calls::Place,
     exchange::{Exchange, exchange_bytes},
-    ownership::{self, Ownership},
     pairwise::{Pairwise, pairwise_bytes},
-    plan::{FRAME_BYTES, Plan},
     progress::{AttemptOwner, Progress},
-    shape::Shape,
     table::Slot,
 };
 use crate::{
@@ -16,6 +13,7 @@ use crate::{
     memory::{Backup, RawTensor},
 };
 use pccl_protocol::{Algorithm, CollectiveKind, Descriptor, OpId};
+use pccl_schedule::{FRAME_BYTES, Ownership, Plan, Shape, frame_bytes};
 use std::sync::{Arc, Weak};
 use tinysockets::link::Transfer;
 
@@ -66,7 +64,7 @@ impl Running {
                 // Only what can be cut anywhere can be owned by anybody.
                 let is_all_reduce = descriptor.kind() == CollectiveKind::AllReduce;
                 let shares: &[u16] = if is_all_reduce { &slot.shares } else { &[] };
-                let frame_bytes = ownership::frame_bytes(descriptor, slot.ring.len(), algorithm, shares);
+                let frame_bytes = frame_bytes(descriptor, slot.ring.len(), algorithm, shares);
                 let plan = Plan::new(&descriptor.parts, shape, slot.rank, frame_bytes);
                 let ownership = match algorithm {
                     Algorithm::Sites => Ownership::over_sites(&plan, &slot.sites),

@@ -1,14 +1,12 @@
 //! Whole attempts of every shape without a network: their results, and what is left after an abort anywhere.
 
-use super::{
-    attempt_tests::{Memory, Ring, bytes_of, inputs},
-    shape::{Shape, tests::all_shapes},
-};
+use super::attempt_tests::{Memory, Ring, bytes_of, inputs};
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
 };
 use pccl_quant_reference::{divide_scalar, fold_scalar};
+use pccl_schedule::Shape;
 use proptest::prelude::*;
 
 const F32: DataType = DataType::Float32;
@@ -126,7 +124,7 @@ proptest! {
         order in prop::collection::vec(any::<prop::sample::Index>(), 100),
     ) {
         let inputs = inputs(ranks, count);
-        for (name, shape) in all_shapes(ranks, root.index(ranks), count) {
+        for (name, shape) in Shape::samples(ranks, root.index(ranks), count) {
             let ring = Ring::shaped(&shape, &inputs, in_place.into(), op, (frame * 64, quantisation));
             ring.start();
             let mut order = order.iter().cycle();
@@ -158,7 +156,7 @@ fn an_abort_at_every_stage_and_frame_restores_every_byte() {
         (3, 600, 64, Some(whole)),
     ] {
         let inputs = inputs(ranks, count);
-        for (name, shape) in all_shapes(ranks, 1, count) {
+        for (name, shape) in Shape::samples(ranks, 1, count) {
             for in_place in [true, false] {
                 let how = (frame, quantisation);
                 for delivered in 0.. {
@@ -226,7 +224,7 @@ fn a_gather_without_a_backup_gives_the_same() {
 fn a_run_of_tensors_gives_what_one_tensor_gives() {
     for (count, frame) in [(0, 16), (1, 16), (26, 16), (300, 64)] {
         let inputs = inputs(3, count);
-        let shapes = all_shapes(3, 1, count).into_iter().filter(|(_, shape)| shape.spans_tensors());
+        let shapes = Shape::samples(3, 1, count).into_iter().filter(|(_, shape)| shape.spans_tensors());
         for (name, shape) in shapes {
             for op in [ReduceOp::Avg, ReduceOp::Max] {
                 for delivered in 0.. {

@@ -23,12 +23,12 @@ use super::{Attempt, GATHERED, Part, REDUCED, StageKind};
 use crate::{
     collective::{
         coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
-        plan::{Frame, Unit},
         progress::local_fault,
     },
     memory::{LentDevice, PartMemory},
 };
 use pccl_quant::{ReduceOp, finish_average, quantise::Rounding};
+use pccl_schedule::{Frame, Unit};
 use std::{ops::Range, sync::atomic::Ordering};
 
 /// Pieces of elements on a device that are copied at once, at most.

@@ -19,7 +19,6 @@ mod weighted;
 
 pub use clip::{Clip, ClipReport, PeerNorm};
 
-use super::shape::Shape;
 use crate::{
     Error, World,
     backups::BackupPool,
@@ -30,6 +29,7 @@ use pccl_protocol::{
     PeerId, Split,
 };
 use pccl_quant::{DataType, ReduceOp, quantise::Quantisation};
+use pccl_schedule::Shape;
 use std::{fmt, marker::PhantomData, ops::Range, sync::Arc};
 
 /// Makes the operation of a call, once for each try.

@@ -4,11 +4,11 @@ use super::{IDLE, Pairwise, Part, results};
 use crate::{
     collective::{
         coding::Stop,
-        plan::Frame,
         progress::{link_fault, local_fault},
     },
     memory::PartMemory,
 };
+use pccl_schedule::Frame;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tinysockets::link::{FrameHeader, Landing, Lent, LinkFault, Place, Transfer, Violation};
 

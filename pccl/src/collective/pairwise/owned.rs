@@ -2,16 +2,14 @@
 
 use super::{Pairwise, Part, results};
 use crate::{
-    collective::{
-        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
-        plan::{Frame, Unit},
-    },
+    collective::coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
     memory::PartMemory,
 };
 use pccl_quant::{
     DataType, KernelError, ReduceOp, finish_average, fold_in_place, fold_into,
     quantise::{Contribution, Rounding},
 };
+use pccl_schedule::{Frame, Unit};
 use std::{ops::Range, sync::atomic::Ordering};
 
 impl Pairwise {

@@ -12,7 +12,7 @@ const _: () = assert!(limits::MAX_MESH_RANKS <= 64);
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sites {
+pub struct Sites {
     /// Number of the site of each rank, from 0 in the order of their first ranks.
     of: Vec<u8>,
     /// The ranks of each site, one site after the other.
@@ -23,12 +23,12 @@ pub(crate) struct Sites {
 
 impl Sites {
     /// Every rank by itself.
-    pub(crate) fn of_one(ranks: usize) -> Self {
+    pub fn of_one(ranks: usize) -> Self {
         Self::new((0..ranks).map(|rank| rank as u8).collect(), ranks)
     }
 
     /// As a plan says, by rank.
-    pub(crate) fn of_plan(places: &[Site]) -> Self {
+    pub fn of_plan(places: &[Site]) -> Self {
         let mut seen: Vec<u16> = Vec::new();
         let mut of = Vec::with_capacity(places.len());
         for place in places {
@@ -51,34 +51,34 @@ impl Sites {
     }
 
     /// Number of sites.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.starts.len() - 1
     }
 
     /// The site of a rank.
-    pub(crate) fn of(&self, rank: usize) -> usize {
+    pub fn of(&self, rank: usize) -> usize {
         usize::from(self.of[rank])
     }
 
     /// The ranks of a site, in ascending order.
-    pub(crate) fn members(&self, site: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
+    pub fn members(&self, site: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.members[self.starts[site]..self.starts[site + 1]].iter().map(|rank| usize::from(*rank))
     }
 
     /// Ranks of the site of a rank.
-    pub(crate) fn size_of(&self, rank: usize) -> usize {
+    pub fn size_of(&self, rank: usize) -> usize {
         self.members(self.of(rank)).len()
     }
 
     /// The turn of a rank within its site, in a chunk that starts at rank `start`.
-    pub(crate) fn turn_in_site(&self, rank: usize, start: usize) -> usize {
+    pub fn turn_in_site(&self, rank: usize, start: usize) -> usize {
         let ranks = self.of.len();
         let turn = |rank: usize| (rank + ranks - start) % ranks;
         self.members(self.of(rank)).filter(|other| turn(*other) < turn(rank)).count()
     }
 
     /// The turn of a site among all, in a chunk that starts at rank `start`.
-    pub(crate) fn turn_of(&self, site: usize, start: usize) -> usize {
+    pub fn turn_of(&self, site: usize, start: usize) -> usize {
         let ranks = self.of.len();
         // A group that exchanges over a mesh has few ranks.
         let (mut seen, mut turn) = (0_u64, 0);

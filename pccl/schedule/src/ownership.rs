@@ -27,12 +27,7 @@ const SMALLEST_FRAME_BYTES: usize = 64 << 10;
 
 /// Payload bytes of a full frame, as [`Plan::new`] wants them, of an operation among ranks by that algorithm: of which
 /// each is given what it should have, or owns its chunk of the ring.
-pub(crate) fn frame_bytes(
-    descriptor: &Descriptor,
-    ranks: usize,
-    algorithm: Algorithm,
-    shares: &[u16],
-) -> usize {
+pub fn frame_bytes(descriptor: &Descriptor, ranks: usize, algorithm: Algorithm, shares: &[u16]) -> usize {
     let is_over_sites = algorithm == Algorithm::Sites;
     if !is_over_sites && shares.is_empty() {
         return FRAME_BYTES;
@@ -52,7 +47,7 @@ const PARTS_OF_SITE: u64 = 1 << 20;
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
-pub(crate) struct Ownership {
+pub struct Ownership {
     rank: usize,
     sites: Sites,
     /// Owner of each slot.
@@ -67,36 +62,36 @@ pub(crate) struct Ownership {
 
 /// Units that are folded here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Folded {
+pub struct Folded {
     /// Bytes of what others contribute to them, as it travels.
-    pub(crate) contributed_bytes: usize,
+    pub contributed_bytes: usize,
     /// Their elements.
-    pub(crate) elements: usize,
+    pub elements: usize,
 }
 
 /// The contributions that come here to a unit: how much, and how much of it from each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Contributions {
+pub struct Contributions {
     /// Other ranks of the site.
-    pub(crate) of_site: usize,
+    pub of_site: usize,
     /// Bytes of each of these.
-    pub(crate) of_site_bytes: usize,
+    pub of_site_bytes: usize,
     /// Other sites.
-    pub(crate) over_sites: usize,
+    pub over_sites: usize,
     /// Bytes of each of these.
-    pub(crate) over_sites_bytes: usize,
+    pub over_sites_bytes: usize,
 }
 
 impl Contributions {
     /// Bytes of all of them.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.of_site * self.of_site_bytes + self.over_sites * self.over_sites_bytes
     }
 }
 
 impl Ownership {
     /// As the ranks' `shares` say, in any unit; empty, or all 0: equal ones.
-    pub(crate) fn new(plan: &Plan, shares: &[u16]) -> Self {
+    pub fn new(plan: &Plan, shares: &[u16]) -> Self {
         let mut owners: Vec<u8> = vec![0; plan.slots()];
         for frame in plan.all_frames() {
             owners[frame.slot] = plan.shape().owner(frame.chunk) as u8;
@@ -109,7 +104,7 @@ impl Ownership {
     }
 
     /// Over sites, as the plan of the group names them by rank.
-    pub(crate) fn over_sites(plan: &Plan, places: &[Site]) -> Self {
+    pub fn over_sites(plan: &Plan, places: &[Site]) -> Self {
         let sites = Sites::of_plan(places);
         let has_shares = places.iter().any(|place| place.share > 0);
         let share = |rank: usize| match has_shares {
@@ -163,7 +158,7 @@ impl Ownership {
     }
 
     /// Whether contributions go up two levels.
-    pub(crate) fn has_sites(&self) -> bool {
+    pub fn has_sites(&self) -> bool {
         !self.local.is_empty()
     }
 
@@ -173,7 +168,7 @@ impl Ownership {
     }
 
     /// To whom a rank sends what it contributes to a frame, and from whom it gets the result; none for the owner.
-    pub(crate) fn parent(&self, rank: usize, frame: &Frame) -> Option<usize> {
+    pub fn parent(&self, rank: usize, frame: &Frame) -> Option<usize> {
         let owner = self.owner(frame);
         match self.local_owner(frame.slot, self.sites.of(rank)) {
             _ if rank == owner => None,
@@ -183,14 +178,14 @@ impl Ownership {
     }
 
     /// How many other ranks of the site, and other sites, contribute to a frame here.
-    pub(crate) fn contributors(&self, frame: &Frame) -> (usize, usize) {
+    pub fn contributors(&self, frame: &Frame) -> (usize, usize) {
         let is_local = self.local_owner(frame.slot, self.sites.of(self.rank)) == self.rank;
         let site = if is_local { self.sites.size_of(self.rank) - 1 } else { 0 };
         (site, if self.is_own(frame) { self.sites.count() - 1 } else { 0 })
     }
 
     /// The contributions of others that come here to a unit, which has that frame.
-    pub(crate) fn contributions(&self, plan: &Plan, frame: &Frame, unit: &Unit) -> Contributions {
+    pub fn contributions(&self, plan: &Plan, frame: &Frame, unit: &Unit) -> Contributions {
         let (of_site, over_sites) = self.contributors(frame);
         let size = plan.run(frame.part).descriptor.data_type.size_bytes();
         let is_plain = self.is_plain_within(plan, frame.part);
@@ -203,44 +198,44 @@ impl Ownership {
     }
 
     /// Whether a run is quantised between sites, and goes up within them as it is.
-    pub(crate) fn is_plain_within(&self, plan: &Plan, part: usize) -> bool {
+    pub fn is_plain_within(&self, plan: &Plan, part: usize) -> bool {
         self.has_sites() && plan.codec(part).is_some()
     }
 
     /// Whether two ranks are in one site.
-    pub(crate) fn are_near(&self, a: usize, b: usize) -> bool {
+    pub fn are_near(&self, a: usize, b: usize) -> bool {
         self.sites.of(a) == self.sites.of(b)
     }
 
     /// The frame in which a rank sends what it contributes to its parent, if it has one, and anything to send in that
     /// frame: with the offset and length that it has on its way.
-    pub(crate) fn sent_up(&self, plan: &Plan, rank: usize, frame: &Frame) -> Option<Frame> {
+    pub fn sent_up(&self, plan: &Plan, rank: usize, frame: &Frame) -> Option<Frame> {
         let parent = self.parent(rank, frame)?;
         let is_plain = self.is_plain_within(plan, frame.part) && self.are_near(rank, parent);
         if is_plain { plan.plain_frame(frame) } else { Some(*frame) }
     }
 
     /// How many frames with contributions to a frame come here.
-    pub(crate) fn arrivals(&self, plan: &Plan, frame: &Frame) -> usize {
+    pub fn arrivals(&self, plan: &Plan, frame: &Frame) -> usize {
         let (of_site, over_sites) = self.contributors(frame);
         let is_sent = !self.is_plain_within(plan, frame.part) || plan.plain_frame(frame).is_some();
         over_sites + if is_sent { of_site } else { 0 }
     }
 
     /// How many ranks contribute to a frame here, and get the result from here.
-    pub(crate) fn children(&self, frame: &Frame) -> usize {
+    pub fn children(&self, frame: &Frame) -> usize {
         let (site, over) = self.contributors(frame);
         site + over
     }
 
     /// The place of this rank among those of its site, and of its site among all, in the order in which contributions
     /// to a chunk that starts at rank `start` are folded.
-    pub(crate) fn own_turns(&self, start: usize) -> (usize, usize) {
+    pub fn own_turns(&self, start: usize) -> (usize, usize) {
         (self.sites.turn_in_site(self.rank, start), self.sites.turn_of(self.sites.of(self.rank), start))
     }
 
     /// The place of what a rank contributes to a frame among all contributions of others here, those of the site first.
-    pub(crate) fn place_among(&self, from: usize, frame: &Frame, start: usize) -> usize {
+    pub fn place_among(&self, from: usize, frame: &Frame, start: usize) -> usize {
         let (of_site, over_sites) = self.own_turns(start);
         // The own contribution has no place among those of the others.
         let without = |turn: usize, own: usize| turn - usize::from(turn > own);
@@ -252,22 +247,22 @@ impl Ownership {
     }
 
     /// The rank that folds a frame.
-    pub(crate) fn owner(&self, frame: &Frame) -> usize {
+    pub fn owner(&self, frame: &Frame) -> usize {
         self.owners[frame.slot] as usize
     }
 
     /// Whether this rank does.
-    pub(crate) fn is_own(&self, frame: &Frame) -> bool {
+    pub fn is_own(&self, frame: &Frame) -> bool {
         self.owner(frame) == self.rank
     }
 
     /// The part that is folded here of all units of a tensor.
-    pub(crate) fn folded(&self, part: usize) -> Folded {
+    pub fn folded(&self, part: usize) -> Folded {
         self.folded[part]
     }
 
     /// The same of the units before this one, which is folded here.
-    pub(crate) fn folded_before(&self, unit: &Unit) -> Folded {
+    pub fn folded_before(&self, unit: &Unit) -> Folded {
         self.offsets[unit.slots.start]
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     plan::{FRAME_BYTES, Plan, StageKind},
-    shape::{Shape, tests::all_shapes},
+    shape::Shape,
 };
 use pccl_protocol::PartDescriptor;
 use pccl_quant::{
@@ -27,7 +27,7 @@ proptest! {
         number in 1usize..5, count in 0usize..200, ranks in 1usize..=9, root: prop::sample::Index, frame in 1usize..6,
     ) {
         let descriptors = parts(number, count);
-        for (name, shape) in all_shapes(ranks, root.index(ranks), count) {
+        for (name, shape) in Shape::samples(ranks, root.index(ranks), count) {
             let plan = Plan::new(&descriptors, &shape, 0, frame * 8);
             let mut seen = vec![Vec::new(); number];
             let mut slots = Vec::new();
@@ -99,7 +99,7 @@ proptest! {
         number in 1usize..4, count in 0usize..200, ranks in 1usize..=9, root: prop::sample::Index, frame in 1usize..6,
     ) {
         let descriptors = parts(number, count);
-        for (name, shape) in all_shapes(ranks, root.index(ranks), count) {
+        for (name, shape) in Shape::samples(ranks, root.index(ranks), count) {
             let plans = of_all_ranks(&descriptors, &shape, frame * 8);
             for (rank, plan) in plans.iter().enumerate() {
                 let next = &plans[(rank + 1) % ranks];
@@ -122,7 +122,7 @@ proptest! {
     /// Follows each chunk from rank to rank.
     #[test]
     fn every_chunk_is_folded_by_all_and_reaches_all(ranks in 1usize..=9, root: prop::sample::Index) {
-        for (name, shape) in all_shapes(ranks, root.index(ranks), 100) {
+        for (name, shape) in Shape::samples(ranks, root.index(ranks), 100) {
             let plans = of_all_ranks(&parts(1, 100), &shape, FRAME_BYTES);
             for chunk in 0..shape.chunks() {
                 let owner = shape.owner(chunk);

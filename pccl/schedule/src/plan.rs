@@ -27,7 +27,7 @@ use std::ops::Range;
 
 /// Payload bytes of a full frame; of a quantised one, bytes of the elements that it stands for. A multiple of every
 /// element size.
-pub(crate) const FRAME_BYTES: usize = 512 << 10;
+pub const FRAME_BYTES: usize = 512 << 10;
 
 /// Quantised tensors use frames this many times smaller: a coded frame is forwarded only once it is complete, so every
 /// hop costs the time of one frame.
@@ -35,7 +35,7 @@ const CODED_FRAMES: usize = 4;
 
 /// The schedule of one attempt as one rank sees it.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub struct Plan {
     shape: Shape,
     rank: usize,
     parts: Vec<PartPlan>,
@@ -68,44 +68,44 @@ struct Start {
 
 /// One frame of one chunk of one run: the unit of bookkeeping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub struct Frame {
     /// Index of the run.
-    pub(crate) part: usize,
+    pub part: usize,
     /// Chunk of the run.
-    pub(crate) chunk: usize,
+    pub chunk: usize,
     /// Number of this frame among all frames of all runs.
-    pub(crate) slot: usize,
+    pub slot: usize,
     /// First byte in the run, in the form in which it travels.
-    pub(crate) offset: usize,
+    pub offset: usize,
     /// Length in bytes.
-    pub(crate) len: usize,
+    pub len: usize,
 }
 
 impl Frame {
     /// The bytes of the run that the frame covers.
-    pub(crate) fn range(&self) -> Range<usize> {
+    pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.len
     }
 }
 
 /// The part of a quantised tensor that is decoded and encoded as a whole; a frame, if it is not quantised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub struct Unit {
     /// Chunk of the run.
-    pub(crate) chunk: usize,
+    pub chunk: usize,
     /// Elements of the run.
-    pub(crate) elements: Range<usize>,
+    pub elements: Range<usize>,
     /// Number of the first of them in its chunk.
-    pub(crate) first_in_chunk: usize,
+    pub first_in_chunk: usize,
     /// Bytes of the run, in the form in which it travels.
-    pub(crate) encoded: Range<usize>,
+    pub encoded: Range<usize>,
     /// The frames that make it up.
-    pub(crate) slots: Range<usize>,
+    pub slots: Range<usize>,
 }
 
 /// The treatment of an arriving frame at a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StageKind {
+pub enum StageKind {
     /// Fold into the own chunk.
     Reduce,
     /// Fold; the chunk is then complete and this rank owns it.
@@ -117,7 +117,7 @@ pub(crate) enum StageKind {
 impl Plan {
     /// The plan of `rank` for these tensors, which all fit `shape`, with full frames of that size, a multiple of every
     /// element size.
-    pub(crate) fn new(parts: &[PartDescriptor], shape: &Shape, rank: usize, frame_bytes: usize) -> Self {
+    pub fn new(parts: &[PartDescriptor], shape: &Shape, rank: usize, frame_bytes: usize) -> Self {
         assert!(rank < shape.ranks(), "a rank is below the number of ranks");
         assert!(frame_bytes > 0 && frame_bytes.is_multiple_of(8), "frames hold whole elements");
         let mut slots = 0;
@@ -127,47 +127,47 @@ impl Plan {
     }
 
     /// Number of ranks.
-    pub(crate) fn ranks(&self) -> usize {
+    pub fn ranks(&self) -> usize {
         self.shape.ranks()
     }
 
     /// Own rank.
-    pub(crate) fn rank(&self) -> usize {
+    pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// The shape: the treatment of the chunks.
-    pub(crate) fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Number of runs.
-    pub(crate) fn parts(&self) -> usize {
+    pub fn parts(&self) -> usize {
         self.parts.len()
     }
 
     /// The run with that index.
-    pub(crate) fn run(&self, part: usize) -> &Run {
+    pub fn run(&self, part: usize) -> &Run {
         &self.parts[part].run
     }
 
     /// All runs, in their order.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = &Run> {
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
         self.parts.iter().map(|part| &part.run)
     }
 
     /// Number of frames of all runs.
-    pub(crate) fn slots(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.slots
     }
 
     /// Number of hops of a chunk.
-    pub(crate) fn stages(&self) -> usize {
+    pub fn stages(&self) -> usize {
         (usize::from(self.shape.folds()) + usize::from(self.shape.distributes())) * (self.ranks() - 1)
     }
 
     /// The treatment of frames that `stage` receives.
-    pub(crate) fn stage_kind(&self, stage: usize) -> StageKind {
+    pub fn stage_kind(&self, stage: usize) -> StageKind {
         let folding = if self.shape.folds() { self.ranks() - 1 } else { 0 };
         match stage + 1 {
             next if next < folding => StageKind::Reduce,
@@ -177,22 +177,22 @@ impl Plan {
     }
 
     /// The rank on which the route of a chunk starts.
-    pub(crate) fn start_of(&self, chunk: usize) -> usize {
+    pub fn start_of(&self, chunk: usize) -> usize {
         (self.shape.owner(chunk) + usize::from(self.shape.folds())) % self.ranks()
     }
 
     /// Whether this rank has folded a chunk when it gets the chunk to replace what it has.
-    pub(crate) fn folds_before_gather(&self, chunk: usize) -> bool {
+    pub fn folds_before_gather(&self, chunk: usize) -> bool {
         self.shape.folds() && self.start_of(chunk) != self.rank
     }
 
     /// The chunk that this rank sends at `stage`, if any.
-    pub(crate) fn sent_chunk(&self, stage: usize) -> Option<usize> {
+    pub fn sent_chunk(&self, stage: usize) -> Option<usize> {
         if stage < self.stages() { self.chunk_after(stage) } else { None }
     }
 
     /// The chunk that this rank receives at `stage`, if any.
-    pub(crate) fn received_chunk(&self, stage: usize) -> Option<usize> {
+    pub fn received_chunk(&self, stage: usize) -> Option<usize> {
         if stage < self.stages() { self.chunk_after(stage + 1) } else { None }
     }
 
@@ -204,7 +204,7 @@ impl Plan {
     }
 
     /// The frames of `chunk` in every run, in order.
-    pub(crate) fn frames_of(&self, chunk: usize) -> impl Iterator<Item = Frame> + '_ {
+    pub fn frames_of(&self, chunk: usize) -> impl Iterator<Item = Frame> + '_ {
         (0..self.parts.len()).flat_map(move |part| {
             let frames = self.parts[part].slots(chunk).len();
             (0..frames).map(move |index| self.frame(part, chunk, index))
@@ -212,13 +212,13 @@ impl Plan {
     }
 
     /// The frame that a header announces, if this rank receives exactly that frame at that stage.
-    pub(crate) fn received_frame(&self, part: u32, stage: u32, offset: u64, len: u32) -> Option<Frame> {
+    pub fn received_frame(&self, part: u32, stage: u32, offset: u64, len: u32) -> Option<Frame> {
         let chunk = self.received_chunk(stage as usize)?;
         self.frame_at(part as usize, chunk, offset, len)
     }
 
     /// The frame of `chunk` that lies there, if there is exactly that one.
-    pub(crate) fn frame_at(&self, part: usize, chunk: usize, offset: u64, len: u32) -> Option<Frame> {
+    pub fn frame_at(&self, part: usize, chunk: usize, offset: u64, len: u32) -> Option<Frame> {
         let plan = self.parts.get(part)?;
         let (bytes, frame_bytes) = (plan.bytes(chunk), plan.frame_bytes);
         let offset = usize::try_from(offset).ok()?;
@@ -230,31 +230,31 @@ impl Plan {
     }
 
     /// The frame that lies there, if there is exactly that one.
-    pub(crate) fn frame_anywhere(&self, part: usize, offset: u64, len: u32) -> Option<Frame> {
+    pub fn frame_anywhere(&self, part: usize, offset: u64, len: u32) -> Option<Frame> {
         let chunk = self.parts.get(part)?.chunk_with(usize::try_from(offset).ok()?)?;
         self.frame_at(part, chunk, offset, len)
     }
 
     /// The elements of a chunk, and its bytes as it travels.
-    pub(crate) fn chunk(&self, part: usize, chunk: usize) -> (Range<usize>, Range<usize>) {
+    pub fn chunk(&self, part: usize, chunk: usize) -> (Range<usize>, Range<usize>) {
         let plan = &self.parts[part];
         (plan.elements(chunk), plan.bytes(chunk))
     }
 
     /// Frames that this rank receives in all stages together.
-    pub(crate) fn frames_received(&self) -> usize {
+    pub fn frames_received(&self) -> usize {
         let chunks = (0..self.stages()).filter_map(|stage| self.received_chunk(stage));
         chunks.map(|chunk| self.frames_in_chunk(chunk)).sum()
     }
 
     /// Frames that this rank sends in all stages together.
-    pub(crate) fn frames_sent(&self) -> usize {
+    pub fn frames_sent(&self) -> usize {
         let chunks = (0..self.stages()).filter_map(|stage| self.sent_chunk(stage));
         chunks.map(|chunk| self.frames_in_chunk(chunk)).sum()
     }
 
     /// Frames of one chunk of all runs.
-    pub(crate) fn frames_in_chunk(&self, chunk: usize) -> usize {
+    pub fn frames_in_chunk(&self, chunk: usize) -> usize {
         self.parts.iter().map(|part| part.slots(chunk).len()).sum()
     }
 
@@ -267,23 +267,23 @@ impl Plan {
     }
 
     /// The codec of a tensor, if it is quantised.
-    pub(crate) fn codec(&self, part: usize) -> Option<Codec> {
+    pub fn codec(&self, part: usize) -> Option<Codec> {
         self.parts[part].codec
     }
 
     /// Bytes of the encoded form of a tensor; 0 if it is not quantised.
-    pub(crate) fn encoded_bytes(&self, part: usize) -> usize {
+    pub fn encoded_bytes(&self, part: usize) -> usize {
         let plan = &self.parts[part];
         if plan.codec.is_some() { plan.starts[self.shape.chunks()].byte } else { 0 }
     }
 
     /// Bytes of the encoded forms of all quantised tensors.
-    pub(crate) fn all_encoded_bytes(&self) -> usize {
+    pub fn all_encoded_bytes(&self) -> usize {
         (0..self.parts.len()).map(|part| self.encoded_bytes(part)).sum()
     }
 
     /// The unit that a frame belongs to.
-    pub(crate) fn unit_of(&self, frame: &Frame) -> Unit {
+    pub fn unit_of(&self, frame: &Frame) -> Unit {
         let plan = &self.parts[frame.part];
         let (chunk, slots) = (plan.elements(frame.chunk), plan.slots(frame.chunk));
         if plan.unit_elements == usize::MAX {
@@ -301,7 +301,7 @@ impl Plan {
     }
 
     /// All units of a chunk as one, which is as good for a rank that encodes or decodes all of them.
-    pub(crate) fn all_units(&self, part: usize, chunk: usize) -> Unit {
+    pub fn all_units(&self, part: usize, chunk: usize) -> Unit {
         let plan = &self.parts[part];
         let (elements, encoded) = (plan.elements(chunk), plan.bytes(chunk));
         Unit { chunk, elements, first_in_chunk: 0, encoded, slots: plan.slots(chunk) }
@@ -309,7 +309,7 @@ impl Plan {
 
     /// The part of its unit that travels with a frame where elements of a quantised run travel as they are; its offset
     /// is that in the tensor. None if frames before it have all elements.
-    pub(crate) fn plain_frame(&self, frame: &Frame) -> Option<Frame> {
+    pub fn plain_frame(&self, frame: &Frame) -> Option<Frame> {
         let (unit, size) = (self.unit_of(frame), self.parts[frame.part].element_bytes());
         let each = unit.elements.len().div_ceil(unit.slots.len());
         let first = (frame.slot - unit.slots.start) * each;
@@ -319,7 +319,7 @@ impl Plan {
     }
 
     /// The frame with which elements travel that lie there in a tensor, if there is exactly that one.
-    pub(crate) fn frame_of_plain(&self, part: usize, offset: u64, len: u32) -> Option<Frame> {
+    pub fn frame_of_plain(&self, part: usize, offset: u64, len: u32) -> Option<Frame> {
         let plan = self.parts.get(part)?;
         let element = usize::try_from(offset).ok()? / plan.element_bytes();
         let chunk = plan.starts.partition_point(|start| start.element <= element).checked_sub(1)?;
@@ -335,14 +335,13 @@ impl Plan {
     }
 
     /// The frames of a unit, in order.
-    pub(crate) fn frames_of_unit(&self, part: usize, unit: &Unit) -> impl Iterator<Item = Frame> + '_ {
+    pub fn frames_of_unit(&self, part: usize, unit: &Unit) -> impl Iterator<Item = Frame> + '_ {
         let (chunk, first) = (unit.chunk, self.parts[part].starts[unit.chunk].slot);
         unit.slots.clone().map(move |slot| self.frame(part, chunk, slot - first))
     }
 
-    /// As if this rank had a processor of that level.
-    #[cfg(test)]
-    pub(crate) fn at(mut self, level: pccl_quant::Level) -> Self {
+    /// As if this rank had a processor of that level: for tests, as results do not depend on it.
+    pub fn at(mut self, level: pccl_quant::Level) -> Self {
         for part in &mut self.parts {
             part.codec = part.codec.and_then(|codec| codec.at(level));
         }
@@ -350,7 +349,7 @@ impl Plan {
     }
 
     /// Every frame, in the order of the slots of each chunk.
-    pub(crate) fn all_frames(&self) -> impl Iterator<Item = Frame> + '_ {
+    pub fn all_frames(&self) -> impl Iterator<Item = Frame> + '_ {
         (0..self.shape.chunks()).flat_map(|chunk| self.frames_of(chunk))
     }
 }

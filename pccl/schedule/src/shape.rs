@@ -18,7 +18,7 @@
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub struct Shape {
     ranks: usize,
     cut: Cut,
     /// Owner of the first chunk; each further chunk belongs to the rank after that of the one before.
@@ -47,70 +47,87 @@ impl Cut {
 
 impl Shape {
     /// Everybody gets what all contribute.
-    pub(crate) fn all_reduce(ranks: usize) -> Self {
+    pub fn all_reduce(ranks: usize) -> Self {
         let first_owner = ranks.saturating_sub(1);
         Self { ranks, cut: Cut::Even, first_owner, folds: true, distributes: true }
     }
 
     /// Everybody gets what `root` has.
-    pub(crate) fn broadcast(ranks: usize, root: usize) -> Self {
+    pub fn broadcast(ranks: usize, root: usize) -> Self {
         Self { ranks, cut: Cut::Whole, first_owner: root, folds: false, distributes: true }
     }
 
     /// `root` gets what all contribute.
-    pub(crate) fn reduce(ranks: usize, root: usize) -> Self {
+    pub fn reduce(ranks: usize, root: usize) -> Self {
         Self { ranks, cut: Cut::Whole, first_owner: root, folds: true, distributes: false }
     }
 
     /// Everybody gets the chunks that the ranks have: of rank `c` that with number `c`. `counts` are their elements;
     /// empty: nearly equal ones.
-    pub(crate) fn all_gather(ranks: usize, counts: &[u64]) -> Self {
+    pub fn all_gather(ranks: usize, counts: &[u64]) -> Self {
         Self { ranks, cut: Cut::per_rank(counts, ranks), first_owner: 0, folds: false, distributes: true }
     }
 
     /// Rank `c` gets the chunk with number `c` of what all contribute. `counts` as for [`Shape::all_gather`].
-    pub(crate) fn reduce_scatter(ranks: usize, counts: &[u64]) -> Self {
+    pub fn reduce_scatter(ranks: usize, counts: &[u64]) -> Self {
         Self { ranks, cut: Cut::per_rank(counts, ranks), first_owner: 0, folds: true, distributes: false }
     }
 
+    /// One of each kind, with its name, for tensors of `elements` elements: for tests of what is made of shapes.
+    pub fn samples(ranks: usize, root: usize, elements: usize) -> Vec<(&'static str, Self)> {
+        // Uneven, the first ones empty.
+        let mut counts = vec![0; ranks];
+        counts[ranks - 1] = elements as u64 / 2;
+        counts[root] += (elements - elements / 2) as u64;
+        vec![
+            ("all-reduce", Self::all_reduce(ranks)),
+            ("broadcast", Self::broadcast(ranks, root)),
+            ("reduce", Self::reduce(ranks, root)),
+            ("all-gather", Self::all_gather(ranks, &[])),
+            ("all-gather of given counts", Self::all_gather(ranks, &counts)),
+            ("reduce-scatter", Self::reduce_scatter(ranks, &[])),
+            ("reduce-scatter of given counts", Self::reduce_scatter(ranks, &counts)),
+        ]
+    }
+
     /// Number of ranks.
-    pub(crate) fn ranks(&self) -> usize {
+    pub fn ranks(&self) -> usize {
         self.ranks
     }
 
     /// Whether contributions are folded on their way to the owner of a chunk.
-    pub(crate) fn folds(&self) -> bool {
+    pub fn folds(&self) -> bool {
         self.folds
     }
 
     /// Whether what the owner of a chunk has goes to all others.
-    pub(crate) fn distributes(&self) -> bool {
+    pub fn distributes(&self) -> bool {
         self.distributes
     }
 
     /// Number of chunks: one, or one per rank.
-    pub(crate) fn chunks(&self) -> usize {
+    pub fn chunks(&self) -> usize {
         if self.cut == Cut::Whole { 1 } else { self.ranks }
     }
 
     /// The rank that owns a chunk.
-    pub(crate) fn owner(&self, chunk: usize) -> usize {
+    pub fn owner(&self, chunk: usize) -> usize {
         (self.first_owner + chunk) % self.ranks
     }
 
     /// The chunk that a rank owns, if any.
-    pub(crate) fn chunk_owned_by(&self, rank: usize) -> Option<usize> {
+    pub fn chunk_owned_by(&self, rank: usize) -> Option<usize> {
         let chunk = (rank + self.ranks - self.first_owner) % self.ranks;
         (chunk < self.chunks()).then_some(chunk)
     }
 
     /// Whether consecutive tensors may be cut as one: not if a rank has a part of each.
-    pub(crate) fn spans_tensors(&self) -> bool {
+    pub fn spans_tensors(&self) -> bool {
         self.cut == Cut::Whole || (self.folds && self.distributes)
     }
 
     /// Whether tensors of `elements` elements can be cut so.
-    pub(crate) fn fits(&self, elements: u64) -> bool {
+    pub fn fits(&self, elements: u64) -> bool {
         match &self.cut {
             Cut::Even | Cut::Whole => true,
             Cut::Counts(counts) => {
@@ -120,7 +137,7 @@ impl Shape {
     }
 
     /// Number of elements of each chunk, of a tensor of `elements` elements, which it fits.
-    pub(crate) fn chunk_counts(&self, elements: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn chunk_counts(&self, elements: usize) -> impl Iterator<Item = usize> + '_ {
         assert!(
             self.fits(elements as u64),
             "counts that do not fit are refused when an operation is launched"
@@ -135,33 +152,16 @@ impl Shape {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// Every kind of shape, with what it does to a tensor of `elements` elements.
-    pub(crate) fn all_shapes(ranks: usize, root: usize, elements: usize) -> Vec<(&'static str, Shape)> {
-        // Uneven, the first ones empty.
-        let mut counts = vec![0; ranks];
-        counts[ranks - 1] = elements as u64 / 2;
-        counts[root] += (elements - elements / 2) as u64;
-        vec![
-            ("all-reduce", Shape::all_reduce(ranks)),
-            ("broadcast", Shape::broadcast(ranks, root)),
-            ("reduce", Shape::reduce(ranks, root)),
-            ("all-gather", Shape::all_gather(ranks, &[])),
-            ("all-gather of given counts", Shape::all_gather(ranks, &counts)),
-            ("reduce-scatter", Shape::reduce_scatter(ranks, &[])),
-            ("reduce-scatter of given counts", Shape::reduce_scatter(ranks, &counts)),
-        ]
-    }
 
     proptest! {
         #[test]
         fn chunks_cover_the_tensor_and_have_one_owner_each(
             ranks in 1usize..=9, root: prop::sample::Index, elements in 0usize..200,
         ) {
-            for (name, shape) in all_shapes(ranks, root.index(ranks), elements) {
+            for (name, shape) in Shape::samples(ranks, root.index(ranks), elements) {
                 prop_assert_eq!(shape.chunk_counts(elements).sum::<usize>(), elements, "{}", name);
                 prop_assert_eq!(shape.chunk_counts(elements).count(), shape.chunks());
                 let owned = (0..ranks).filter_map(|rank| shape.chunk_owned_by(rank).map(|chunk| (chunk, rank)));

@@ -3,11 +3,17 @@
 //! Nothing here waits, sends or touches memory of tensors. A [`Shape`] says which rank owns which chunk of a tensor, a
 //! [`Plan`] cuts chunks into frames and sends them around a ring, an [`Ownership`] sends them up and down a tree.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `ownership`, `sites`, `plan`, `runs`, `shape`.
+//! A [`Program`] is what one rank does: what it waits for, folds and sends. [`run`] carries out the programs of all
+//! ranks on names instead of numbers, and so shows that every result is the fold of all contributions.
+//!
+//! Modules from top to bottom, each of which uses only those below it: `paper`, `program`, `ownership`, `sites`,
+//! `plan`, `runs`, `shape`.
 #![forbid(unsafe_code)]
 
 mod ownership;
+mod paper;
 mod plan;
+mod program;
 mod runs;
 mod shape;
 mod sites;
@@ -16,7 +22,9 @@ mod sites;
 mod plan_tests;
 
 pub use ownership::{Contributions, Folded, Ownership, frame_bytes};
+pub use paper::{Place, Value, run};
 pub use plan::{FRAME_BYTES, Frame, Plan, StageKind, Unit};
+pub use program::{Hop, Input, Node, Program};
 pub use runs::Run;
 pub use shape::Shape;
 pub use sites::Sites;

@@ -12,7 +12,7 @@ use pccl_protocol::{
 };
 use pccl_quant::{Level, ReduceOp, quantise::Quantisation};
 use pccl_quant_reference::ring_all_reduce_oracle;
-use pccl_schedule::{Plan, Shape};
+use pccl_schedule::{Plan, Program, Shape};
 use proptest::prelude::*;
 use std::{
     ops::Range,
@@ -56,7 +56,33 @@ impl AttemptOwner for Owner {
     }
 }
 
+/// A frame that a rank has sent, as others see it: the ranks that it goes from and to, its stage, its run, and its
+/// place in that.
+pub(super) type Sent = ([usize; 2], u32, u32, (u64, u32));
+
+pub(super) fn sent(from: usize, to: usize, header: &FrameHeader) -> Sent {
+    ([from, to], header.stage, header.part, (header.offset, header.len))
+}
+
+/// Demands that these frames are those of the programs of all ranks, each once.
+pub(super) fn assert_sent_as_programmed<'a>(
+    mut frames: Vec<Sent>,
+    programs: impl Iterator<Item = Program<'a>>,
+) {
+    let mut wanted: Vec<Sent> = Vec::new();
+    for (from, program) in programs.enumerate() {
+        wanted.extend(program.sent().map(|(hop, frame)| {
+            let place = (frame.offset as u64, frame.len as u32);
+            ([from, hop.rank], hop.stage as u32, frame.part as u32, place)
+        }));
+    }
+    frames.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(frames, wanted);
+}
+
 pub(super) struct Rank {
+    plan: Plan,
     pub(super) send: Vec<f32>,
     recv: Vec<f32>,
     pub(super) owner: Arc<Owner>,
@@ -65,6 +91,7 @@ pub(super) struct Rank {
 
 pub(super) struct Ring {
     pub(super) ranks: Vec<Rank>,
+    delivered: Mutex<Vec<Sent>>,
     memory: Memory,
 }
 
@@ -127,14 +154,16 @@ impl Ring {
         let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| level.is_available()).collect();
         let ranks = inputs
             .iter()
-            .map(|input| Rank {
+            .enumerate()
+            .map(|(index, input)| Rank {
+                plan: Plan::new(&[], shape, index, frame_bytes),
                 send: input.clone(),
                 recv: vec![f32::NAN; input.len()],
                 owner: Arc::default(),
                 attempt: None,
             })
             .collect();
-        let mut ring = Self { ranks, memory };
+        let mut ring = Self { ranks, delivered: Mutex::default(), memory };
         let counter = Arc::default();
         for (index, rank) in ring.ranks.iter_mut().enumerate() {
             let (mut send, mut recv) = (&mut rank.send[..], &mut rank.recv[..]);
@@ -160,6 +189,7 @@ impl Ring {
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
             let staging = Arc::new(Backup::new(plan.all_encoded_bytes(), &counter));
+            rank.plan = plan.clone();
             let attempt = Attempt::new(ID, plan, &descriptor, &raws, backup, staging, owner);
             attempt.prepare();
             rank.attempt = Some(attempt);
@@ -215,8 +245,15 @@ impl Ring {
                 Landing::Discard => panic!("the gate is open"),
             }
         }
+        self.delivered.lock().push(sent(sender, (sender + 1) % self.ranks.len(), &header));
         receiver.arrived(&header);
         true
+    }
+
+    /// Demands of a finished ring that it has sent the frames of its program.
+    pub(super) fn assert_as_programmed(&self) {
+        let programs = self.ranks.iter().map(|rank| Program::Ring(&rank.plan));
+        assert_sent_as_programmed(self.delivered.lock().clone(), programs);
     }
 
     pub(super) fn retract_all(&self) {
@@ -291,6 +328,7 @@ proptest! {
             let index = order.next().expect("endless").index(ring.under_way());
             prop_assert!(ring.deliver(index, 8, usize::MAX));
         }
+        ring.assert_as_programmed();
         let expected = oracle(&inputs, op);
         for (rank, result) in ring.results().iter().enumerate() {
             prop_assert_eq!(result, &expected, "rank {}", rank);

@@ -1,14 +1,16 @@
 //! Whole exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere.
 
 use super::{
-    attempt_tests::{ID, Owner, land, payload_of},
+    attempt_tests::{ID, Owner, Sent, assert_sent_as_programmed, land, payload_of, sent},
     exchange::{Exchange, exchange_bytes},
     progress::{AttemptOwner, op_key},
 };
 use crate::memory::{Backup, Tensor};
-use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PeerId};
+use parking_lot::Mutex;
+use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PartDescriptor, PeerId};
 use pccl_quant::{DataType, ReduceOp};
 use pccl_quant_reference::ring_all_reduce_oracle;
+use pccl_schedule::{Plan, Program, Shape};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 use tinysockets::link::{FrameHeader, Landing, Outgoing, Transfer};
@@ -20,9 +22,11 @@ struct Rank {
     recv: Vec<f64>,
     owner: Arc<Owner>,
     exchange: Option<Arc<Exchange>>,
+    parts: Vec<PartDescriptor>,
 }
 
-struct Ranks(Vec<Rank>);
+/// The ranks, and the frames that were delivered.
+struct Ranks(Vec<Rank>, Mutex<Vec<Sent>>);
 
 impl Ranks {
     fn new(ranks: usize, halves: usize, doubles: usize, op: ReduceOp, algorithm: Algorithm) -> Self {
@@ -35,6 +39,7 @@ impl Ranks {
                 recv: vec![f64::NAN; doubles],
                 owner: Arc::default(),
                 exchange: None,
+                parts: Vec::new(),
             };
             let mut first = Tensor::in_place(&mut rank.halves, op);
             first.descriptor.data_type = DataType::Float16;
@@ -44,6 +49,7 @@ impl Ranks {
             let second = Tensor::out_of_place(send, recv, op).expect("same length");
             let third = Tensor::out_of_place(more, more_recv, op).expect("same length");
             let parts = vec![first.descriptor, second.descriptor, third.descriptor];
+            rank.parts.clone_from(&parts);
             let descriptor = Descriptor::all_reduce(parts, Algorithm::Automatic);
             let raws = [first.raw, second.raw, third.raw];
             let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks), &Arc::default()));
@@ -54,7 +60,7 @@ impl Ranks {
             rank.exchange = Some(exchange);
             all.push(rank);
         }
-        Self(all)
+        Self(all, Mutex::default())
     }
 
     fn exchange(&self, rank: usize) -> &Arc<Exchange> {
@@ -97,8 +103,18 @@ impl Ranks {
         let part = &payload[..payload.len().min(len)];
         land(&**receiver, &header, 0, part);
         if part.len() == payload.len() {
+            self.1.lock().push(sent(sender, to, &header));
             receiver.arrived(&header);
         }
+    }
+
+    /// Demands that all have sent the frames of their programs.
+    fn assert_as_programmed(&self, algorithm: Algorithm, bytes: usize) {
+        let shape = Shape::all_reduce(self.0.len());
+        let plan = |(rank, of): (usize, &Rank)| Plan::new(&of.parts, &shape, rank, 1 << 20);
+        let plans: Vec<Plan> = self.0.iter().enumerate().map(plan).collect();
+        let programs = plans.iter().map(|plan| Program::Exchange { plan, algorithm, bytes });
+        assert_sent_as_programmed(self.1.lock().clone(), programs);
     }
 
     /// Bytes of the three buffers of each rank.
@@ -146,6 +162,7 @@ proptest! {
                 all.begin(0);
             }
         }
+        all.assert_as_programmed(algorithm, 2 * halves + 8 * doubles);
         prop_assert_eq!(&all.buffers(), &before, "nothing is written before the outcome");
         let expected = [
             oracle(DataType::Float16, op, &before, 0),

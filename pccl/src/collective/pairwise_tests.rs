@@ -2,13 +2,14 @@
 //! Each rank has the kernels of another processor.
 
 use super::{
-    attempt_tests::{ID, Owner, bytes_of, inputs, land, payload_of},
+    attempt_tests::{ID, Owner, Sent, assert_sent_as_programmed, bytes_of, inputs, land, payload_of, sent},
     pairwise::{Pairwise, pairwise_bytes},
     progress::{AttemptOwner, op_key},
     runs::backup_bytes,
     shape_tests::expected,
 };
 use crate::memory::{Backup, Tensor};
+use parking_lot::Mutex;
 use pccl_protocol::{Algorithm, Descriptor, OpFault, PartDescriptor, Site};
 use pccl_quant::{
     DataType, Level, ReduceOp,
@@ -18,7 +19,7 @@ use pccl_quant_reference::{
     Owners, quantised_pairwise_oracle, quantised_sites_oracle, ring_all_reduce_oracle,
     sites_all_reduce_oracle,
 };
-use pccl_schedule::{Frame, Ownership, Plan, Shape};
+use pccl_schedule::{Frame, Ownership, Plan, Program, Shape};
 use proptest::prelude::*;
 use std::{
     collections::HashMap,
@@ -34,9 +35,11 @@ struct Rank {
     halves: Vec<u16>,
     owner: Arc<Owner>,
     pairwise: Option<Arc<Pairwise>>,
+    schedule: Option<(Plan, Ownership)>,
 }
 
 struct Ranks {
+    delivered: Mutex<Vec<Sent>>,
     all: Vec<Rank>,
     in_place: bool,
 }
@@ -81,6 +84,7 @@ impl Ranks {
                 halves: (0..halves).map(|i| (i * 2_311 + index * 977) as u16).collect(),
                 owner: Arc::default(),
                 pairwise: None,
+                schedule: None,
             };
             // Two tensors that are a run, unless they are quantised.
             // Other shapes cut each tensor by itself.
@@ -114,12 +118,13 @@ impl Ranks {
             let backup = memory(backup_bytes(&descriptor, &raws));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
             let room = (memory(pairwise_bytes(&plan, &ownership, &raws)), backup);
+            rank.schedule = Some((plan.clone(), ownership.clone()));
             let pairwise = Pairwise::new(ID, (plan, ownership), &descriptor, &raws, room, owner);
             pairwise.prepare();
             rank.pairwise = Some(pairwise);
             rank
         });
-        Self { all: all.collect(), in_place: how.in_place }
+        Self { delivered: Mutex::default(), all: all.collect(), in_place: how.in_place }
     }
 
     fn attempt(&self, rank: usize) -> &Arc<Pairwise> {
@@ -164,8 +169,16 @@ impl Ranks {
             Landing::Discard => panic!("the gate is open"),
         }
         if part.len() == payload.len() {
+            self.delivered.lock().push(sent(sender, to, &header));
             receiver.arrived(&header);
         }
+    }
+
+    /// Demands that all have sent the frames of their programs.
+    fn assert_as_programmed(&self) {
+        let schedules = self.all.iter().filter_map(|rank| rank.schedule.as_ref());
+        let programs = schedules.map(|(plan, ownership)| Program::Tree(plan, ownership));
+        assert_sent_as_programmed(self.delivered.lock().clone(), programs);
     }
 
     fn deliver_all(&self, order: &[(usize, usize)]) {
@@ -305,6 +318,7 @@ proptest! {
             all.deliver_all(&order);
         }
         prop_assert_eq!(all.faults(), []);
+        all.assert_as_programmed();
         prop_assert!(all.kept() == before, "only read before the outcome");
         let expected = oracle(how, &before);
         for rank in 0..ranks {

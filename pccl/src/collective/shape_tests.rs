@@ -83,6 +83,7 @@ fn check(
     inputs: &[Vec<f32>],
     in_place: bool,
 ) {
+    ring.assert_as_programmed();
     for (rank, result) in ring.results().iter().enumerate() {
         let mut at = 0;
         for (chunk, count) in shape.chunk_counts(inputs[0].len()).enumerate() {

@@ -230,7 +230,7 @@ class ReduceOperandDescriptor:
 
     def to_c(self) -> Any:
         """As the structure of C."""
-        return structs.OperandDescriptor(self.datatype.value, self.distribution_hint.value)
+        return structs.ReduceOperandDescriptor(self.datatype.value, self.distribution_hint.value)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _save(path: Path, captured: Captured, keep_previous: bool) -> int:
             lengths.append((c_uint64 * len(entry.shape))(*entry.shape))
             shapes.append(structs.TensorShape(entry.name.encode(), len(entry.shape), lengths[-1]))
     array = (structs.TensorShape * len(shapes))(*shapes)
-    options = structs.SaveOptions(keep_previous, len(shapes), ctypes.cast(array, ctypes.c_void_p))
+    options = structs.SaveOptions(keep_previous, len(shapes), array)
     code = library.pcclSaveSharedState(byref(captured.c), os.fsencode(path), byref(options), byref(written))
     PCCLError.check(code, "save_state")
     return written.value

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any
 
-from ._library import library
+from ._library import library, structs
 
 LOGGER = logging.getLogger("pccl")
 #: Below DEBUG, as the library has one level more.
@@ -56,14 +56,14 @@ def _receive(level: int, origin: bytes, line: bytes, _user: Any) -> None:
                extra={"origin": origin.decode(errors="replace")})
 
 
-_take = library.LOG_CALLBACK(_receive)
+_take = structs.LogCallback(_receive)
 
 
 # After the wait for masters at the end of a script, which was imported later.
 @atexit.register
 def _detach() -> None:
     """Before Python ends: no thread of the library may call into it then."""
-    if _attached and library.pcclSetLogCallback(-1, library.LOG_CALLBACK(), None) != 0:
+    if _attached and library.pcclSetLogCallback(-1, structs.LogCallback(), None) != 0:
         # A handler stands in a write, with its lock held, for which the end of ``logging`` would wait for ever.
         atexit.unregister(logging.shutdown)
         shutdown = threading.Thread(target=logging.shutdown, daemon=True)

@@ -9,7 +9,7 @@ from ._calls import text
 from ._descriptors import Ahead, SharedStateSyncInfo, StateDiff, SyncProgress, TensorDiff
 from ._enums import SharedStateSyncStrategy
 from ._errors import PCCLError
-from ._library import PROGRESS_CALLBACK, library, structs
+from ._library import library, structs
 from ._state import Captured, SharedState
 
 #: What is called while a state is fetched.
@@ -78,8 +78,7 @@ class Sharing:
         chosen = SharedStateSyncStrategy.of(strategy)
         captured, info = shared_state._capture(), structs.SyncInfo()
         told = _unchanged(unchanged, captured)
-        options = structs.SyncOptions(chosen.value, len(told), ctypes.cast(told, ctypes.c_void_p),
-                                      ctypes.cast(tell, ctypes.c_void_p), None)
+        options = structs.SyncOptions(chosen.value, len(told), told, tell, None)
         self._blocking("sync_shared_state", "pcclSyncSharedState", byref(captured.c), byref(options), byref(info),
                        timeout=timeout, keep=(shared_state, captured, info, tell, told, options))
         if info.rx_bytes > 0:
@@ -182,11 +181,15 @@ def _check_state(state: Any) -> None:
 
 def _listener(progress: Optional[Progress]) -> Any:
     if progress is None:
-        return PROGRESS_CALLBACK(0)
+        return structs.SyncProgressCallback(0)
     if not callable(progress):
         raise TypeError(f"progress is a function, not a {type(progress).__name__}")
     names = [field[0] for field in structs.SyncProgress._fields_]
-    return PROGRESS_CALLBACK(lambda seen, _: progress(SyncProgress(*(getattr(seen.contents, it) for it in names))))
+
+    def tell(seen: Any, _: Any) -> None:
+        progress(SyncProgress(*(getattr(seen.contents, name) for name in names)))
+
+    return structs.SyncProgressCallback(tell)
 
 
 def _unchanged(unchanged: Unchanged, captured: Captured) -> Any:

@@ -13,6 +13,7 @@ mod manifests;
 mod modules;
 mod packet_tables;
 mod planted;
+mod python_declarations;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a program of its own in the README")]
 mod readme_example;
 mod rust_source;
@@ -68,6 +69,11 @@ fn the_table_of_settings_is_the_declared_one() {
 #[test]
 fn every_duration_is_told() {
     assert_none(&durations::problems(&tree::read()));
+}
+
+#[test]
+fn python_declares_the_c_interface_as_the_header_does() {
+    assert_none(&python_declarations::problems(&tree::read()));
 }
 
 #[test]

@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pccl-settings", &["tinysockets"]),
     ("pccl-schedule", &["pccl-protocol", "pccl-quant"]),
     ("pccl-iteration", &["tinysockets", "pccl-log", "pccl-hash"]),
-    ("pccl-planner", &["pccl-protocol", "pccl-testkit"]),
+    ("pccl-planner", &["pccl-schedule", "pccl-protocol", "pccl-quant", "pccl-testkit"]),
     (
         "pccl-master",
         &[

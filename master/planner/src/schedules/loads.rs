@@ -132,3 +132,7 @@ pub(crate) fn may_exchange(matrix: &Matrix) -> bool {
 pub(crate) fn can_differ(matrix: &Matrix) -> bool {
     SCHEDULED_PEERS.contains(&matrix.peers()) && matrix.fewest_crossings() > 0
 }
+
+#[cfg(test)]
+#[path = "loads_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! Collectives: the plan, one attempt of it, and the operation that the caller waits for.
 
+pub(crate) mod algorithm;
 pub(crate) mod attempt;
 pub(crate) mod calls;
 mod coding;
@@ -9,7 +10,6 @@ pub(crate) mod op;
 pub(crate) mod operations;
 pub(crate) mod pairwise;
 pub(crate) mod progress;
-pub(crate) mod running;
 pub(crate) mod runs;
 pub(crate) mod table;
 

@@ -9,11 +9,11 @@ mod state;
 mod wait;
 
 use super::{
+    algorithm::Running,
     calls::{Beside, Prepared, Signals, shape_of},
     links::Users,
     operations::Operations,
     progress::{AttemptOwner, local_fault},
-    running::Running,
     runs::backup_bytes,
 };
 use crate::{

@@ -1,7 +1,7 @@
 //! Which attempts are under way: how a link's threads find the operation of a frame, and how packets of the master find
 //! theirs.
 
-use super::{op::Op, running::Running};
+use super::{algorithm::Running, op::Op};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Site, Tag};
 use std::{

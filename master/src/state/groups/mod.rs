@@ -11,8 +11,8 @@
 
 pub(crate) mod all_groups;
 pub(crate) mod connectivity;
+pub(crate) mod edge_faults;
 pub(crate) mod edges;
-pub(crate) mod faults;
 pub(crate) mod fixed_group;
 pub(crate) mod formed;
 pub(crate) mod group;

@@ -1,6 +1,6 @@
 //! Where an operation stands: what all of its threads read and change under one lock.
 
-use super::super::running::Running;
+use super::super::algorithm::Running;
 use crate::{Error, control::Control, limit::Limit, world::Known};
 use pccl_protocol::{OpFault, OpId, PeerId};
 use std::sync::Arc;

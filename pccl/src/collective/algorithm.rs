@@ -1,4 +1,4 @@
-//! The engines that an attempt can run on, as the operation sees them.
+//! The algorithm by which an attempt goes, and the engine for it, as the operation sees them.
 
 use super::{
     attempt::Attempt,

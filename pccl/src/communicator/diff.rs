@@ -8,7 +8,7 @@ use crate::{
         StateTensor,
         compare::Levels,
         diff::{self, DIGEST_BYTES, Declared, LEAF_BYTES, StateDiff, TensorDiff},
-        hashed,
+        hashing::hashed,
     },
 };
 use pccl_hash::{Tree, tree::MEBIBYTE};

@@ -6,6 +6,7 @@ pub(crate) mod compare;
 pub(crate) mod diff;
 mod fetch;
 mod files;
+pub(crate) mod hashing;
 mod journal;
 mod lane;
 pub(crate) mod loan;
@@ -22,11 +23,12 @@ mod team;
 pub(crate) mod upload;
 
 use crate::{
-    Error, Reason,
-    memory::{RawState, StateMemory, digests_on_devices},
+    Error,
+    memory::{RawState, StateMemory},
 };
 use committed::Committed;
 use compare::Levels;
+use hashing::hashed;
 use pccl_hash::{Digest128, Tree};
 use pccl_protocol::{Key, ResumeOffer, Revision, StateEntry, limits};
 use pccl_quant::{DataType, Element};
@@ -105,24 +107,6 @@ impl StateTensor {
         }
         Ok(Some(levels))
     }
-}
-
-/// The digests by `tree` of the contents of tensors, in their order. Those on a device are hashed there, all by one
-/// launch, unless the tree has a key.
-pub(crate) fn hashed(tree: &Tree, tensors: &[&StateTensor]) -> Result<Vec<Levels>, Error> {
-    let refused = |error| Error::System(Reason::system("hashing the shared state", error));
-    let memories: Vec<_> = tensors.iter().filter_map(|tensor| tensor.memory.on_device()).collect();
-    let mut digests = digests_on_devices(tree, &memories).map_err(refused)?.into_iter();
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let levels = |tensor: &&StateTensor| {
-        log::trace!("hashing {}", tensor.key);
-        let bytes = tensor.memory.bytes() as u64;
-        match tensor.memory.on_host() {
-            Some(content) => Levels::of(tree, content, threads),
-            None => Levels::above(tree.clone(), bytes, digests.next().unwrap_or_default()),
-        }
-    };
-    Ok(tensors.iter().map(levels).collect())
 }
 
 impl<'a> SharedState<'a> {

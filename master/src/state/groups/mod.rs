@@ -2,10 +2,10 @@
 //! that send to each other.
 //!
 //! The room owns the groups (`all_groups`, `group`) with their edges, the plan of their rings and what members
-//! reported of edges that failed (`edges`, `connectivity`, `faults`, `in_flight`); `losses` has the reasons for which
-//! an operation comes to nothing. `ring`, `mesh` and
-//! `point_to_point` decide which connections there are, `schedule` how large operations use them. `group_creation`
-//! and `fixed_group` are the votes and the life of a group of given members, `formed` its facts.
+//! reported of edges that failed (`edges`, `connectivity`, `edge_faults`, `in_flight`); `losses` has the reasons for
+//! which an operation comes to nothing. `ring`, `mesh` and `point_to_point` decide which connections there are,
+//! `schedule` how large operations use them. `group_creation` and `fixed_group` are the votes and the life of a group
+//! of given members, `formed` its facts.
 //!
 //! The room reads membership, and what was measured. Operations and syncs begin only over what it calls connected.
 

@@ -121,7 +121,7 @@ pccl_settings::settings! {
         /// First port that the data listener tries; it goes up from there until one is free. 0 takes any free port.
         []
         first_p2p_port: u16 = limits::FIRST_P2P_PORT;
-        /// The same for the shared-state listener.
+        /// First port that the shared-state listener tries, likewise.
         []
         first_state_port: u16 = limits::FIRST_STATE_PORT;
         /// A listener whose first port is taken is an error of `connect`, instead of a warning and another port: for
@@ -187,8 +187,8 @@ pccl_settings::settings! {
         /// Default 256 MiB.
         []
         state_memory: usize = 256 << 20, by (bytes: usize => bytes);
-        /// Directory of that file. It needs as much room as the tensors that differ have. Default: the directory for
-        /// temporary files, `TMPDIR` or `/tmp`.
+        /// Directory of the file for what a sync keeps beyond `state_memory`. It needs as much room as the tensors that
+        /// differ have. Default: the directory for temporary files, `TMPDIR` or `/tmp`.
         [form = "DIR"]
         state_spill_dir: Option<PathBuf> = None, by (directory: impl Into<PathBuf> => Some(directory.into()));
         /// How many percent of its uplink this peer gives to newcomers that fetch the state that it

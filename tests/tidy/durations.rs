@@ -34,6 +34,7 @@ fn product(text: &str) -> Option<u64> {
 fn in_words(duration: Duration) -> String {
     match duration.as_millis() {
         ms if ms > 172_800_000 => format!("{} days", ms / 86_400_000),
+        ms if ms > 7_200_000 && ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
         ms if ms >= 120_000 && ms % 60_000 == 0 => format!("{} min", ms / 60_000),
         ms if ms >= 1000 && ms % 1000 == 0 => format!("{} s", ms / 1000),
         ms => format!("{ms} ms"),

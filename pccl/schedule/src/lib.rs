@@ -3,15 +3,14 @@
 //! Nothing here waits, sends or touches memory of tensors. A [`Shape`] says which rank owns which chunk of a tensor, a
 //! [`Plan`] cuts chunks into frames and sends them around a ring, an [`Ownership`] sends them up and down a tree.
 //!
-//! A [`Program`] is what one rank does: what it waits for, folds and sends. [`run`] carries out the programs of all
-//! ranks on names instead of numbers, and so shows that every result is the fold of all contributions.
+//! A [`Program`] is what one rank does: what it waits for, folds and sends. Tests carry out the programs of all ranks
+//! on names instead of numbers (`paper.rs`): every result is the fold of all contributions.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `paper`, `program`, `ownership`, `sites`,
-//! `plan`, `runs`, `shape`.
+//! Modules from top to bottom, each of which uses only those below it: `program`, `ownership`, `sites`, `plan`, `runs`,
+//! `shape`.
 #![forbid(unsafe_code)]
 
 mod ownership;
-mod paper;
 mod plan;
 mod program;
 mod runs;
@@ -19,10 +18,11 @@ mod shape;
 mod sites;
 
 #[cfg(test)]
+mod paper;
+#[cfg(test)]
 mod plan_tests;
 
 pub use ownership::{Contributions, Folded, Ownership, frame_bytes};
-pub use paper::{Place, Value, run};
 pub use plan::{FRAME_BYTES, Frame, Plan, StageKind, Unit};
 pub use program::{Hop, Input, Node, Program};
 pub use runs::Run;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Something that came out of contributions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub(crate) enum Value {
     /// The contribution of a rank.
     Of(usize),
     /// The fold of these, at least two, from the left.
@@ -14,7 +14,7 @@ pub enum Value {
 
 impl Value {
     /// The fold of these, in this order. The first of them may be a fold itself, which then goes on.
-    pub fn fold(values: Vec<Self>) -> Option<Self> {
+    pub(crate) fn fold(values: Vec<Self>) -> Option<Self> {
         let mut values = values.into_iter();
         let first = values.next()?;
         let mut all = match first {
@@ -24,18 +24,10 @@ impl Value {
         all.extend(values);
         Some(if all.len() == 1 { all.remove(0) } else { Self::Fold(all) })
     }
-
-    /// The ranks that contributed, in the order of the fold; one that did so twice is in it twice.
-    pub fn contributors(&self) -> Vec<usize> {
-        match self {
-            Self::Of(rank) => vec![*rank],
-            Self::Fold(all) => all.iter().flat_map(Self::contributors).collect(),
-        }
-    }
 }
 
 /// A rank, the index of a run, and the first slot of a unit of it.
-pub type Place = (usize, usize, usize);
+pub(crate) type Place = (usize, usize, usize);
 /// Where a value goes, the rank that it comes from, and its stage.
 type Way = (Place, usize, usize);
 
@@ -45,7 +37,7 @@ type Way = (Place, usize, usize);
 /// # Errors
 /// Says which program is wrong if a value goes to nobody, comes twice, or is waited for for ever, or if a rank has two
 /// results for one unit.
-pub fn run(programs: &[Vec<Node>]) -> Result<BTreeMap<Place, Value>, String> {
+pub(crate) fn run(programs: &[Vec<Node>]) -> Result<BTreeMap<Place, Value>, String> {
     let mut nodes: Vec<(usize, &Node)> = Vec::new();
     for (rank, of_rank) in programs.iter().enumerate() {
         nodes.extend(of_rank.iter().map(|node| (rank, node)));
@@ -107,5 +99,4 @@ fn value_of(rank: usize, node: &Node, sent: &BTreeMap<Way, Value>) -> Option<Val
     Value::fold(lists.collect::<Option<_>>()?)
 }
 
-#[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! (see [`Plan`]), [the tree](Program::Tree) of one or two levels (see [`Ownership`]), and [the exchange of whole
 //! contributions](Program::Exchange) for what is small (Thakur, Rabenseifner and Gropp, "Optimization of collective
 //! communication operations in MPICH", 2005, section 4.1). A program is not stored: its nodes follow from the plan by
-//! formulas. [`run`](crate::run) carries out the programs of all ranks on paper.
+//! formulas. Tests carry out the programs of all ranks on paper.
 
 use super::{
     ownership::Ownership,
@@ -35,7 +35,7 @@ pub enum Program<'a> {
 }
 
 /// One end of the way of a value from one rank to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hop {
     /// The other end.
     pub rank: usize,
@@ -70,11 +70,6 @@ pub struct Node {
 }
 
 impl<'a> Program<'a> {
-    /// Number of ranks.
-    pub fn ranks(self) -> usize {
-        self.plan().ranks()
-    }
-
     /// All steps of this rank, unit by unit.
     pub fn nodes(self) -> impl Iterator<Item = Node> + 'a {
         self.units().flat_map(move |(first, unit)| {

@@ -43,8 +43,7 @@ impl<C> Setting<C> {
             let Some(end) = line[middle..].find(')').map(|end| middle + end) else { break };
             line = format!("{}{}{}", &line[..begin], &line[begin + 1..middle], &line[end + 1..]);
         }
-        line = line.replace("[`", "`").replace("`]", "`");
-        line
+        line.replace("[`", "`").replace("`]", "`")
     }
 
     /// Whether it is true or false.

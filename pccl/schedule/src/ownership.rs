@@ -14,7 +14,7 @@
 //! for each owner separately: so all pairs of ranks of two sites carry the same.
 
 use super::{
-    plan::{FRAME_BYTES, Frame, Plan, Unit},
+    plan::{FRAME_BYTES, Frame, Plan},
     sites::Sites,
 };
 use pccl_protocol::{Algorithm, Descriptor, Site};
@@ -54,39 +54,6 @@ pub struct Ownership {
     owners: Vec<u8>,
     /// Local owners of each slot, slot by slot, by site; none if each rank is a site.
     local: Vec<u8>,
-    /// The part that is folded here of the units before that which begins with the slot, in the same tensor.
-    offsets: Vec<Folded>,
-    /// The same of all units of each tensor.
-    folded: Vec<Folded>,
-}
-
-/// Units that are folded here.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Folded {
-    /// Bytes of what others contribute to them, as it travels.
-    pub contributed_bytes: usize,
-    /// Their elements.
-    pub elements: usize,
-}
-
-/// The contributions that come here to a unit: how much, and how much of it from each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contributions {
-    /// Other ranks of the site.
-    pub of_site: usize,
-    /// Bytes of each of these.
-    pub of_site_bytes: usize,
-    /// Other sites.
-    pub over_sites: usize,
-    /// Bytes of each of these.
-    pub over_sites_bytes: usize,
-}
-
-impl Contributions {
-    /// Bytes of all of them.
-    pub fn bytes(&self) -> usize {
-        self.of_site * self.of_site_bytes + self.over_sites * self.over_sites_bytes
-    }
 }
 
 impl Ownership {
@@ -100,7 +67,7 @@ impl Ownership {
             let shares: Vec<u64> = shares.iter().copied().map(u64::from).collect();
             share_out(plan, &shares, &mut owners);
         }
-        Self::of_owners(plan, Sites::of_one(plan.ranks()), owners, Vec::new())
+        Self { rank: plan.rank(), sites: Sites::of_one(plan.ranks()), owners, local: Vec::new() }
     }
 
     /// Over sites, as the plan of the group names them by rank.
@@ -131,30 +98,7 @@ impl Ownership {
             }
             units[owner] += usize::from(unit.slots.end == frame.slot + 1);
         }
-        Self::of_owners(plan, sites, owners, local)
-    }
-
-    fn of_owners(plan: &Plan, sites: Sites, owners: Vec<u8>, local: Vec<u8>) -> Self {
-        let mut ownership = Self {
-            rank: plan.rank(),
-            sites,
-            owners,
-            local,
-            offsets: vec![Folded::default(); plan.slots()],
-            folded: vec![Folded::default(); plan.parts()],
-        };
-        for frame in plan.all_frames() {
-            let unit = plan.unit_of(&frame);
-            if unit.slots.start != frame.slot || ownership.children(&frame) == 0 {
-                continue;
-            }
-            let bytes = ownership.contributions(plan, &frame, &unit).bytes();
-            let folded = &mut ownership.folded[frame.part];
-            ownership.offsets[frame.slot] = *folded;
-            folded.contributed_bytes += bytes;
-            folded.elements += unit.elements.len();
-        }
-        ownership
+        Self { rank: plan.rank(), sites, owners, local }
     }
 
     /// Whether contributions go up two levels.
@@ -184,19 +128,6 @@ impl Ownership {
         (site, if self.is_own(frame) { self.sites.count() - 1 } else { 0 })
     }
 
-    /// The contributions of others that come here to a unit, which has that frame.
-    pub fn contributions(&self, plan: &Plan, frame: &Frame, unit: &Unit) -> Contributions {
-        let (of_site, over_sites) = self.contributors(frame);
-        let size = plan.run(frame.part).descriptor.data_type.size_bytes();
-        let is_plain = self.is_plain_within(plan, frame.part);
-        Contributions {
-            of_site,
-            of_site_bytes: if is_plain { unit.elements.len() * size } else { unit.encoded.len() },
-            over_sites,
-            over_sites_bytes: unit.encoded.len(),
-        }
-    }
-
     /// Whether a run is quantised between sites, and goes up within them as it is.
     pub fn is_plain_within(&self, plan: &Plan, part: usize) -> bool {
         self.has_sites() && plan.codec(part).is_some()
@@ -205,21 +136,6 @@ impl Ownership {
     /// Whether two ranks are in one site.
     pub fn are_near(&self, a: usize, b: usize) -> bool {
         self.sites.of(a) == self.sites.of(b)
-    }
-
-    /// The frame in which a rank sends what it contributes to its parent, if it has one, and anything to send in that
-    /// frame: with the offset and length that it has on its way.
-    pub fn sent_up(&self, plan: &Plan, rank: usize, frame: &Frame) -> Option<Frame> {
-        let parent = self.parent(rank, frame)?;
-        let is_plain = self.is_plain_within(plan, frame.part) && self.are_near(rank, parent);
-        if is_plain { plan.plain_frame(frame) } else { Some(*frame) }
-    }
-
-    /// How many frames with contributions to a frame come here.
-    pub fn arrivals(&self, plan: &Plan, frame: &Frame) -> usize {
-        let (of_site, over_sites) = self.contributors(frame);
-        let is_sent = !self.is_plain_within(plan, frame.part) || plan.plain_frame(frame).is_some();
-        over_sites + if is_sent { of_site } else { 0 }
     }
 
     /// How many ranks contribute to a frame here, and get the result from here.
@@ -254,16 +170,6 @@ impl Ownership {
     /// Whether this rank does.
     pub fn is_own(&self, frame: &Frame) -> bool {
         self.owner(frame) == self.rank
-    }
-
-    /// The part that is folded here of all units of a tensor.
-    pub fn folded(&self, part: usize) -> Folded {
-        self.folded[part]
-    }
-
-    /// The same of the units before this one, which is folded here.
-    pub fn folded_before(&self, unit: &Unit) -> Folded {
-        self.offsets[unit.slots.start]
     }
 }
 
@@ -342,19 +248,11 @@ mod tests {
             prop_assert_eq!(all.iter().map(own_frames).sum::<usize>(), plan.slots());
             for (rank, (plan, own)) in all.iter().enumerate() {
                 prop_assert_eq!(&own.owners, &first.owners);
-                let mut ends = vec![0; plan.parts()];
                 for frame in plan.all_frames() {
                     let unit = plan.unit_of(&frame);
                     let is_same = |other| own.owner(&other) == own.owner(&frame);
                     prop_assert!(plan.frames_of_unit(frame.part, &unit).all(is_same));
                     prop_assert_eq!(own.is_own(&frame), own.owner(&frame) == rank);
-                    if own.is_own(&frame) && unit.slots.start == frame.slot {
-                        prop_assert_eq!(own.folded_before(&unit).contributed_bytes, ends[frame.part]);
-                        ends[frame.part] += own.children(&frame) * unit.encoded.len();
-                    }
-                }
-                for (part, end) in ends.into_iter().enumerate() {
-                    prop_assert_eq!(end, own.folded(part).contributed_bytes);
                 }
             }
         }
@@ -367,9 +265,10 @@ mod tests {
             let all = of(&[count], None, &shares);
             let total: u64 = shares.iter().map(|share| u64::from(*share)).sum();
             prop_assume!(total > 0);
-            for (rank, (_, own)) in all.iter().enumerate() {
+            for (rank, (plan, own)) in all.iter().enumerate() {
                 let wanted = (4 * count * u64::from(shares[rank]) / total) as i64;
-                let owned = own.folded(0).contributed_bytes / (shares.len() - 1);
+                let of_own = plan.all_frames().filter(|frame| own.is_own(frame));
+                let owned: usize = of_own.map(|frame| frame.len).sum();
                 prop_assert!((owned as i64 - wanted).abs() <= 4096, "{owned} of {wanted}");
                 prop_assert!(shares[rank] > 0 || owned <= 4096);
             }

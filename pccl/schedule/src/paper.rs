@@ -1,6 +1,9 @@
 //! The programs of all ranks, carried out on paper: on names of contributions instead of numbers.
 
-use super::program::{Hop, Input, Node};
+use super::{
+    program::Node,
+    step::{Hop, Input},
+};
 use std::collections::BTreeMap;
 
 /// Something that came out of contributions.
@@ -55,7 +58,7 @@ pub(crate) fn run(programs: &[Vec<Node>]) -> Result<BTreeMap<Place, Value>, Stri
     let (mut results, mut sent) = (BTreeMap::new(), BTreeMap::new());
     while let Some((rank, node)) = ready.pop().map(|index| nodes[index]) {
         let value = value_of(rank, node, &sent).ok_or_else(|| format!("rank {rank} folds nothing"))?;
-        for Hop { rank: to, stage, .. } in &node.sends {
+        for Hop { rank: to, stage, .. } in &node.step.sends {
             let way: Way = (place(*to, node), rank, *stage);
             let Some(takers) = waiting.get(&way).filter(|_| *to != rank) else {
                 return Err(format!("rank {rank} sends at stage {stage} what rank {to} does not take"));
@@ -68,12 +71,14 @@ pub(crate) fn run(programs: &[Vec<Node>]) -> Result<BTreeMap<Place, Value>, Stri
                 ready.extend((missing[*index] == 0).then_some(*index));
             }
         }
-        if node.is_result && results.insert(place(rank, node), value).is_some() {
+        if node.step.is_result && results.insert(place(rank, node), value).is_some() {
             return Err(format!("rank {rank} has two results for one unit"));
         }
     }
     match nodes.iter().zip(missing).find(|(_, missing)| *missing > 0) {
-        Some(((rank, node), _)) => Err(format!("rank {rank} waits for ever for one of {:?}", node.inputs)),
+        Some(((rank, node), _)) => {
+            Err(format!("rank {rank} waits for ever for one of {:?}", node.step.inputs))
+        }
         None => Ok(results),
     }
 }
@@ -83,7 +88,7 @@ fn place(rank: usize, node: &Node) -> Place {
 }
 
 fn ways_in(rank: usize, node: &Node) -> impl Iterator<Item = Way> + '_ {
-    node.inputs.iter().flatten().filter_map(move |input| match input {
+    node.step.inputs.iter().filter_map(move |input| match input {
         Input::Own => None,
         Input::Received(hop) => Some((place(rank, node), hop.rank, hop.stage)),
     })
@@ -95,7 +100,7 @@ fn value_of(rank: usize, node: &Node, sent: &BTreeMap<Way, Value>) -> Option<Val
         Input::Own => Some(Value::Of(rank)),
         Input::Received(hop) => sent.get(&(place(rank, node), hop.rank, hop.stage)).cloned(),
     };
-    let lists = node.inputs.iter().map(|list| Value::fold(list.iter().map(value).collect::<Option<_>>()?));
+    let lists = node.step.lists().map(|list| Value::fold(list.iter().map(value).collect::<Option<_>>()?));
     Value::fold(lists.collect::<Option<_>>()?)
 }
 

@@ -1,15 +1,4 @@
-//! Which bytes travel when on the ring: the schedule of a collective as plain data, with no I/O.
-//!
-//! A chunk of a [`Shape`] has a route. It starts at the rank after its owner if the shape folds, else at the owner, and
-//! goes from each rank to the next one. It makes `n - 1` hops in which it is folded, if the shape folds: what arrives
-//! is folded into the receiver's own chunk, and the last receiver is the owner. Then it makes `n - 1` hops in which it
-//! replaces what the receiver has, if the shape distributes. A hop is a *stage*, counted from 0 for every chunk. Chunks
-//! are cut into frames, and each frame runs through its stages on its own: there is no step barrier.
-//!
-//! So an all-reduce is the bandwidth-optimal ring of Patarasuk and Yuan ("Bandwidth optimal all-reduce algorithms for
-//! clusters of workstations", 2009): n ranks, n chunks, `2 (n - 1)` stages; at stage `s` rank `r` sends chunk
-//! `(r - s) mod n` and receives chunk `(r - s - 1) mod n`. A broadcast and a reduce are pipelined chains, one from the
-//! root, one to it.
+//! How the tensors of an operation are cut, as plain data, with no I/O: the chunks of their [`Shape`] into frames.
 //!
 //! The plan cuts the [runs](Run) of an operation: one tensor each, or several that are dealt with as one.
 //!
@@ -103,17 +92,6 @@ pub struct Unit {
     pub slots: Range<usize>,
 }
 
-/// The treatment of an arriving frame at a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StageKind {
-    /// Fold into the own chunk.
-    Reduce,
-    /// Fold; the chunk is then complete and this rank owns it.
-    LastReduce,
-    /// Replace what is there.
-    Gather,
-}
-
 impl Plan {
     /// The plan of `rank` for these tensors, which all fit `shape`, with full frames of that size, a multiple of every
     /// element size.
@@ -161,46 +139,9 @@ impl Plan {
         self.slots
     }
 
-    /// Number of hops of a chunk.
-    pub fn stages(&self) -> usize {
-        (usize::from(self.shape.folds()) + usize::from(self.shape.distributes())) * (self.ranks() - 1)
-    }
-
-    /// The treatment of frames that `stage` receives.
-    pub fn stage_kind(&self, stage: usize) -> StageKind {
-        let folding = if self.shape.folds() { self.ranks() - 1 } else { 0 };
-        match stage + 1 {
-            next if next < folding => StageKind::Reduce,
-            next if next == folding => StageKind::LastReduce,
-            _ => StageKind::Gather,
-        }
-    }
-
-    /// The rank on which the route of a chunk starts.
+    /// The rank whose contribution is the first in the fold of a chunk, or that has it if it is not folded.
     pub fn start_of(&self, chunk: usize) -> usize {
         (self.shape.owner(chunk) + usize::from(self.shape.folds())) % self.ranks()
-    }
-
-    /// Whether this rank has folded a chunk when it gets the chunk to replace what it has.
-    pub fn folds_before_gather(&self, chunk: usize) -> bool {
-        self.shape.folds() && self.start_of(chunk) != self.rank
-    }
-
-    /// The chunk that this rank sends at `stage`, if any.
-    pub fn sent_chunk(&self, stage: usize) -> Option<usize> {
-        if stage < self.stages() { self.chunk_after(stage) } else { None }
-    }
-
-    /// The chunk that this rank receives at `stage`, if any.
-    pub fn received_chunk(&self, stage: usize) -> Option<usize> {
-        if stage < self.stages() { self.chunk_after(stage + 1) } else { None }
-    }
-
-    /// The chunk that is with this rank after `hops` hops, which are not more than it makes.
-    fn chunk_after(&self, hops: usize) -> Option<usize> {
-        let ranks = self.ranks();
-        let start = (self.rank + 2 * ranks - hops) % ranks;
-        self.shape.chunk_owned_by((start + ranks - usize::from(self.shape.folds())) % ranks)
     }
 
     /// The frames of `chunk` in every run, in order.
@@ -211,14 +152,8 @@ impl Plan {
         })
     }
 
-    /// The frame that a header announces, if this rank receives exactly that frame at that stage.
-    pub fn received_frame(&self, part: u32, stage: u32, offset: u64, len: u32) -> Option<Frame> {
-        let chunk = self.received_chunk(stage as usize)?;
-        self.frame_at(part as usize, chunk, offset, len)
-    }
-
     /// The frame of `chunk` that lies there, if there is exactly that one.
-    pub fn frame_at(&self, part: usize, chunk: usize, offset: u64, len: u32) -> Option<Frame> {
+    fn frame_at(&self, part: usize, chunk: usize, offset: u64, len: u32) -> Option<Frame> {
         let plan = self.parts.get(part)?;
         let (bytes, frame_bytes) = (plan.bytes(chunk), plan.frame_bytes);
         let offset = usize::try_from(offset).ok()?;
@@ -241,23 +176,6 @@ impl Plan {
         (plan.elements(chunk), plan.bytes(chunk))
     }
 
-    /// Frames that this rank receives in all stages together.
-    pub fn frames_received(&self) -> usize {
-        let chunks = (0..self.stages()).filter_map(|stage| self.received_chunk(stage));
-        chunks.map(|chunk| self.frames_in_chunk(chunk)).sum()
-    }
-
-    /// Frames that this rank sends in all stages together.
-    pub fn frames_sent(&self) -> usize {
-        let chunks = (0..self.stages()).filter_map(|stage| self.sent_chunk(stage));
-        chunks.map(|chunk| self.frames_in_chunk(chunk)).sum()
-    }
-
-    /// Frames of one chunk of all runs.
-    pub fn frames_in_chunk(&self, chunk: usize) -> usize {
-        self.parts.iter().map(|part| part.slots(chunk).len()).sum()
-    }
-
     fn frame(&self, part: usize, chunk: usize, index: usize) -> Frame {
         let plan = &self.parts[part];
         let bytes = plan.bytes(chunk);
@@ -275,11 +193,6 @@ impl Plan {
     pub fn encoded_bytes(&self, part: usize) -> usize {
         let plan = &self.parts[part];
         if plan.codec.is_some() { plan.starts[self.shape.chunks()].byte } else { 0 }
-    }
-
-    /// Bytes of the encoded forms of all quantised tensors.
-    pub fn all_encoded_bytes(&self) -> usize {
-        (0..self.parts.len()).map(|part| self.encoded_bytes(part)).sum()
     }
 
     /// The unit that a frame belongs to.

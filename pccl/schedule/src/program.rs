@@ -1,226 +1,273 @@
 //! The program of one rank: for each part of each tensor, the frames that it waits for, the order in which it folds
 //! them, and those to whom it sends what comes out.
 //!
-//! Every algorithm is a compiler of such programs, of about a screen: [the ring](Program::Ring) of Patarasuk and Yuan
-//! (see [`Plan`]), [the tree](Program::Tree) of one or two levels (see [`Ownership`]), and [the exchange of whole
-//! contributions](Program::Exchange) for what is small (Thakur, Rabenseifner and Gropp, "Optimization of collective
-//! communication operations in MPICH", 2005, section 4.1). A program is not stored: its nodes follow from the plan by
-//! formulas. Tests carry out the programs of all ranks on paper.
+//! Every algorithm is a [`Compiler`] of such programs, of about a screen. Steps follow from the plan by formulas. Those
+//! of each unit are not stored; where all units of a chunk have the same, or everything travels as one, they are kept.
+//! Tests carry out the programs of all ranks on paper.
 
 use super::{
+    exchange::Exchange,
     ownership::Ownership,
-    plan::{Frame, Plan, StageKind, Unit},
+    plan::{Frame, Plan, Unit},
+    ring::Ring,
+    runs::Run,
+    step::{Compiler, Hop, Step},
 };
 use pccl_protocol::Algorithm;
-
-/// The rank that folds for all, in an exchange in which one does.
-const ROOT: usize = 0;
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
 
 /// See the module's documentation.
-#[derive(Debug, Clone, Copy)]
-pub enum Program<'a> {
-    /// Around the ring.
-    Ring(&'a Plan),
-    /// Up to the owner of each unit, and down again.
-    Tree(&'a Plan, &'a Ownership),
-    /// The contribution of each rank to everything is one frame.
-    Exchange {
-        /// Of the shape of an all-reduce; says which rank is the first in the fold of which elements.
-        plan: &'a Plan,
-        /// One of those for small operations: all-gather, direct, or reduce and broadcast.
-        algorithm: Algorithm,
-        /// Bytes of a contribution.
-        bytes: usize,
-    },
+#[derive(Debug, Clone)]
+pub struct Program {
+    plan: Plan,
+    compiler: Arc<dyn Compiler>,
+    is_whole: bool,
+    /// Steps that were made before: of the chunks, if all units of a chunk have the same, or of everything as one.
+    made: Box<[OnceLock<Vec<Step>>]>,
+    /// Where everything travels as one, the steps that fold chunks.
+    folding: Box<[OnceLock<Option<Step>>]>,
+    traffic: OnceLock<(usize, usize)>,
+    first_sent: OnceLock<Vec<(Hop, Frame)>>,
 }
 
-/// One end of the way of a value from one rank to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hop {
-    /// The other end.
-    pub rank: usize,
-    /// The stage that the headers of its frames have.
-    pub stage: usize,
-    /// Elements of a quantised tensor travel as they are.
-    pub is_plain: bool,
-}
-
-/// A value that a node takes in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
-    /// The elements that this rank has.
-    Own,
-    /// A value that comes from there.
-    Received(Hop),
-}
-
-/// A step of one rank for one unit, when all of its inputs are there.
+/// A step with the unit that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// The index of the run.
     pub part: usize,
     /// The unit of it.
     pub unit: Unit,
-    /// The inputs, in the order in which they are folded: each list by itself, then one list after the other.
-    pub inputs: Vec<Vec<Input>>,
-    /// Those to whom the value goes.
-    pub sends: Vec<Hop>,
-    /// Whether the value is this rank's result.
-    pub is_result: bool,
+    /// The step.
+    pub step: Step,
 }
 
-impl<'a> Program<'a> {
+/// A frame that comes to this rank.
+#[derive(Debug, Clone)]
+pub struct Arrival<'a> {
+    /// The frame, in the form in which its run travels.
+    pub frame: Frame,
+    /// All steps of this rank for its unit.
+    pub steps: Cow<'a, [Step]>,
+    /// The way that it has come.
+    pub hop: Hop,
+    /// The index of the first step that takes it in.
+    pub taker: usize,
+    /// The number of its value among those which that step receives.
+    pub number: usize,
+    /// How many values the steps before that one receive. If there are any, this rank has folded the unit.
+    pub before: usize,
+}
+
+impl Arrival<'_> {
+    /// The first step that takes it in.
+    pub fn step(&self) -> &Step {
+        &self.steps[self.taker]
+    }
+
+    /// Those to whom it goes on as it came.
+    pub fn forwards(&self) -> impl Iterator<Item = Hop> + '_ {
+        let is_it = |step: &&Step| step.forwards() && step.received().any(|hop| hop == self.hop);
+        self.steps.iter().filter(is_it).flat_map(|step| step.sends.iter().copied())
+    }
+}
+
+impl Program {
+    /// By any algorithm.
+    pub fn new(plan: Plan, compiler: Arc<dyn Compiler>) -> Self {
+        let is_whole = compiler.whole().is_some();
+        let kept = if compiler.is_by_chunk() { plan.shape().chunks() } else { usize::from(is_whole) };
+        let made = (0..kept).map(|_| OnceLock::new()).collect();
+        let folding =
+            (0..if is_whole { plan.shape().chunks() } else { 0 }).map(|_| OnceLock::new()).collect();
+        let (traffic, first_sent) = (OnceLock::new(), OnceLock::new());
+        Self { plan, compiler, is_whole, made, folding, traffic, first_sent }
+    }
+
+    /// Around the ring.
+    pub fn ring(plan: Plan) -> Self {
+        Self::new(plan, Arc::new(Ring))
+    }
+
+    /// Up to the owner of each unit, and down again.
+    pub fn tree(plan: Plan, ownership: Ownership) -> Self {
+        Self::new(plan, Arc::new(ownership))
+    }
+
+    /// The contribution of each rank to everything is one frame, by one of the algorithms for small operations:
+    /// all-gather, direct, or reduce and broadcast. The plan has the shape of an all-reduce, and says which rank is the
+    /// first in the fold of which elements.
+    pub fn exchange(plan: Plan, algorithm: Algorithm) -> Self {
+        let bytes = |run: &Run| run.descriptor.count as usize * run.descriptor.data_type.size_bytes();
+        let bytes = plan.runs().map(bytes).sum();
+        Self::new(plan, Arc::new(Exchange { algorithm, bytes }))
+    }
+
+    /// The plan that it carries out.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Its algorithm.
+    pub fn algorithm(&self) -> Algorithm {
+        self.compiler.algorithm()
+    }
+
+    /// The steps of this rank for the unit of a frame, in the order in which they are made.
+    fn steps(&self, frame: &Frame) -> Cow<'_, [Step]> {
+        let make = || self.compiler.steps(&self.plan, frame);
+        // Everything as one is of the first chunk.
+        match self.made.get(frame.chunk) {
+            Some(made) => Cow::Borrowed(made.get_or_init(make)),
+            None => Cow::Owned(make()),
+        }
+    }
+
+    /// Every unit, with its first frame and the steps for it.
+    pub fn units(&self) -> impl Iterator<Item = (Frame, Unit, Cow<'_, [Step]>)> + '_ {
+        let all = self.plan.all_frames().map(|frame| (frame, self.plan.unit_of(&frame)));
+        let firsts = all.filter(|(frame, unit)| unit.slots.start == frame.slot);
+        firsts.map(|(frame, unit)| (frame, unit, self.steps(&frame)))
+    }
+
+    /// The step by which this rank folds the elements of a frame to its result, if everything travels as one, and if it
+    /// does.
+    pub fn folding_step(&self, frame: &Frame) -> Option<&Step> {
+        let make = || self.compiler.folding_step(&self.plan, frame);
+        self.folding.get(frame.chunk)?.get_or_init(make).as_ref()
+    }
+
     /// All steps of this rank, unit by unit.
-    pub fn nodes(self) -> impl Iterator<Item = Node> + 'a {
-        self.units().flat_map(move |(first, unit)| {
-            let steps = match self {
-                Self::Ring(plan) => ring(plan, first.chunk),
-                Self::Tree(plan, ownership) => tree(plan, ownership, &first),
-                Self::Exchange { algorithm, .. } => exchange(self.plan(), algorithm, first.chunk),
-            };
-            let node = move |(inputs, sends, is_result)| Node {
-                part: first.part,
-                unit: unit.clone(),
-                inputs,
-                sends,
-                is_result,
-            };
-            steps.into_iter().map(node)
+    pub fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
+        self.units().flat_map(move |(first, unit, steps)| {
+            let node = |step: &Step| Node { part: first.part, unit: unit.clone(), step: step.clone() };
+            steps.iter().map(node).collect::<Vec<_>>()
         })
     }
 
     /// Every frame that this rank sends, with the way of it.
-    pub fn sent(self) -> impl Iterator<Item = (Hop, Frame)> + 'a {
-        let first = self.units().next().map(|(frame, _)| frame.slot);
-        let is_whole = matches!(self, Self::Exchange { .. });
-        let nodes = self.nodes().filter(move |node| !is_whole || Some(node.unit.slots.start) == first);
-        nodes.flat_map(move |node| {
-            let hops = node.sends.clone().into_iter();
-            hops.flat_map(move |hop| self.frames(&node, hop.is_plain).into_iter().map(move |it| (hop, it)))
+    pub fn sent(&self) -> Vec<(Hop, Frame)> {
+        self.sent_by(|_| true)
+    }
+
+    /// Those into which nothing of others goes, from the next rank on, so that not all ranks begin with the same one.
+    pub fn first_sent(&self) -> &[(Hop, Frame)] {
+        let (rank, ranks) = (self.plan.rank(), self.plan.ranks());
+        self.first_sent.get_or_init(|| {
+            let mut sent = self.sent_by(Step::is_own);
+            sent.sort_by_key(|(hop, _)| (hop.rank + ranks - rank) % ranks);
+            sent
         })
     }
 
-    /// The frames as which the value of a node travels.
-    fn frames(self, node: &Node, is_plain: bool) -> Vec<Frame> {
-        if let Self::Exchange { bytes, .. } = self {
-            return vec![Frame { part: 0, chunk: 0, slot: 0, offset: 0, len: bytes }];
-        }
-        let frames = self.plan().frames_of_unit(node.part, &node.unit);
-        if is_plain {
-            return frames.filter_map(|frame| self.plan().plain_frame(&frame)).collect();
-        }
-        frames.collect()
-    }
-
-    fn plan(self) -> &'a Plan {
-        match self {
-            Self::Ring(plan) | Self::Tree(plan, _) | Self::Exchange { plan, .. } => plan,
-        }
-    }
-
-    /// Every unit, with its first frame.
-    fn units(self) -> impl Iterator<Item = (Frame, Unit)> + 'a {
-        let all = self.plan().all_frames().map(move |frame| (frame, self.plan().unit_of(&frame)));
-        all.filter(|(frame, unit)| unit.slots.start == frame.slot)
-    }
-}
-
-/// Inputs, those to whom their fold goes, and whether it is a result.
-type Step = (Vec<Vec<Input>>, Vec<Hop>, bool);
-
-/// A value that travels in the form of its run.
-fn hop(rank: usize, stage: usize) -> Hop {
-    Hop { rank, stage, is_plain: false }
-}
-
-/// The steps for each unit of a chunk: what arrives at one stage goes on at the next.
-fn ring(plan: &Plan, chunk: usize) -> Vec<Step> {
-    let (ranks, rank) = (plan.ranks(), plan.rank());
-    let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-    let mut steps = Vec::new();
-    if plan.start_of(chunk) == rank {
-        let sends = plan.sent_chunk(0).map(|_| hop(next, 0)).into_iter().collect();
-        steps.push((vec![vec![Input::Own]], sends, !plan.shape().folds() || ranks == 1));
-    }
-    for stage in (0..plan.stages()).filter(|stage| plan.received_chunk(*stage) == Some(chunk)) {
-        let (kind, received) = (plan.stage_kind(stage), Input::Received(hop(before, stage)));
-        let inputs = if kind == StageKind::Gather { vec![received] } else { vec![received, Input::Own] };
-        let sends = if stage + 1 < plan.stages() { vec![hop(next, stage + 1)] } else { Vec::new() };
-        steps.push((vec![inputs], sends, kind != StageKind::Reduce));
-    }
-    steps
-}
-
-/// The steps for the unit that begins with that frame: contributions go up, its result comes down.
-fn tree(plan: &Plan, ownership: &Ownership, frame: &Frame) -> Vec<Step> {
-    let (ranks, rank, shape) = (plan.ranks(), plan.rank(), plan.shape());
-    let parent = ownership.parent(rank, frame);
-    let children: Vec<usize> =
-        (0..ranks).filter(|other| ownership.parent(*other, frame) == Some(rank)).collect();
-    let down = |to: &usize| hop(*to, ranks + rank);
-    let down: Vec<Hop> = if shape.distributes() { children.iter().map(down).collect() } else { Vec::new() };
-    let mut steps = Vec::new();
-    if shape.folds() {
-        let inputs = contributions(plan, ownership, frame, &children);
-        let sends = parent.map(|parent| vec![up(plan, ownership, frame.part, (rank, parent), parent)]);
-        steps.push((inputs, sends.unwrap_or_else(|| down.clone()), parent.is_none()));
-    } else if parent.is_none() {
-        steps.push((vec![vec![Input::Own]], down.clone(), true));
-    }
-    if let Some(parent) = parent.filter(|_| shape.distributes()) {
-        steps.push((vec![vec![Input::Received(hop(parent, ranks + parent))]], down, true));
-    }
-    steps
-}
-
-/// The way up from one rank to its parent, as the end sees it whose other end is `other`.
-fn up(plan: &Plan, ownership: &Ownership, part: usize, (from, parent): (usize, usize), other: usize) -> Hop {
-    let is_plain = ownership.is_plain_within(plan, part) && ownership.are_near(from, parent);
-    let stage = if is_plain { 2 * plan.ranks() + from } else { from };
-    Hop { rank: other, stage, is_plain }
-}
-
-/// The contributions to a unit, of others and the own one: the own site is one list, every other site another.
-fn contributions(plan: &Plan, ownership: &Ownership, frame: &Frame, children: &[usize]) -> Vec<Vec<Input>> {
-    let (rank, start) = (plan.rank(), plan.start_of(frame.chunk));
-    let input = |from: &usize| Input::Received(up(plan, ownership, frame.part, (*from, rank), *from));
-    let mut children = children.to_vec();
-    children.sort_unstable_by_key(|from| ownership.place_among(*from, frame, start));
-    let (of_site, over_sites) = ownership.contributors(frame);
-    let (turn_in_site, turn_of_site) = ownership.own_turns(start);
-    let mut site: Vec<Input> = children[..of_site].iter().map(input).collect();
-    site.insert(turn_in_site.min(of_site), Input::Own);
-    let mut lists: Vec<Vec<Input>> = children[of_site..].iter().map(|from| vec![input(from)]).collect();
-    lists.insert(turn_of_site.min(over_sites), site);
-    lists
-}
-
-/// The steps for the elements of a chunk, which begin in the fold with the rank of that number. A stage is the rank
-/// whose contribution travels, or the number of ranks for the result.
-fn exchange(plan: &Plan, algorithm: Algorithm, chunk: usize) -> Vec<Step> {
-    let (ranks, rank) = (plan.ranks(), plan.rank());
-    let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-    let to_all = |stage: usize| (1..ranks).map(|step| hop((rank + step) % ranks, stage)).collect();
-    let by_root = algorithm == Algorithm::ReduceBroadcast;
-    let from = |whose: usize| if algorithm == Algorithm::AllGather { before } else { whose };
-    let input = |whose| {
-        if whose == rank { Input::Own } else { Input::Received(hop(from(whose), whose)) }
-    };
-    let all = vec![(0..ranks).map(|step| input((chunk + step) % ranks)).collect()];
-    let own = vec![vec![Input::Own]];
-    match algorithm {
-        _ if by_root && rank == ROOT => vec![(all, to_all(ranks), true)],
-        _ if by_root => vec![
-            (own, vec![hop(ROOT, rank)], false),
-            (vec![vec![Input::Received(hop(ROOT, ranks))]], Vec::new(), true),
-        ],
-        Algorithm::AllGather => {
-            let mut steps = vec![(all, Vec::new(), true)];
-            for whose in (0..ranks).filter(|whose| *whose != next) {
-                steps.push((vec![vec![input(whose)]], vec![hop(next, whose)], false));
+    fn sent_by(&self, which: fn(&Step) -> bool) -> Vec<(Hop, Frame)> {
+        let mut sent = Vec::new();
+        for (first, unit, steps) in self.travelling() {
+            for hop in steps.iter().filter(|step| which(step)).flat_map(|step| &step.sends) {
+                sent.extend(self.frames(first.part, &unit, *hop).map(|frame| (*hop, frame)));
             }
-            steps
         }
-        _ => vec![(own, to_all(rank), false), (all, Vec::new(), true)],
+        sent
+    }
+
+    /// How many frames this rank receives and sends.
+    pub fn traffic(&self) -> (usize, usize) {
+        *self.traffic.get_or_init(|| self.count_traffic())
+    }
+
+    fn count_traffic(&self) -> (usize, usize) {
+        let (mut received, mut sent) = (0, 0);
+        for (first, unit, steps) in self.travelling() {
+            let frames = |hop: &Hop| self.frame_count(first.part, &unit, *hop);
+            // A value that is passed on as it came, and is not the result, comes for another step as well.
+            let takers = steps.iter().filter(|step| step.is_result || !step.forwards());
+            received += takers.flat_map(Step::received).map(|hop| frames(&hop)).sum::<usize>();
+            sent += steps.iter().flat_map(|step| &step.sends).map(frames).sum::<usize>();
+        }
+        (received, sent)
+    }
+
+    /// How many frames the value of a unit is that goes that way.
+    pub fn frame_count(&self, part: usize, unit: &Unit, hop: Hop) -> usize {
+        match hop.is_plain {
+            true => self.frames(part, unit, hop).count(),
+            false if self.is_whole => 1,
+            false => unit.slots.len(),
+        }
+    }
+
+    /// The frame with that header, if it is one that comes here.
+    pub fn arrival(&self, part: usize, stage: usize, offset: u64, len: u32) -> Option<Arrival<'_>> {
+        let frame = self.frame_of(part, stage, offset, len)?;
+        let steps = self.steps(&frame);
+        let takes = |step: &Step| step.received().enumerate().find(|(_, hop)| hop.stage == stage);
+        let (taker, (number, hop)) =
+            steps.iter().enumerate().find_map(|(i, step)| Some((i, takes(step)?)))?;
+        let before = steps[..taker].iter().map(|step| step.received().count()).sum();
+        Some(Arrival { frame, steps, hop, taker, number, before })
+    }
+
+    /// The steps for the unit of the frame with that header, the index of the one whose value this rank sends as that
+    /// frame, and one of the ways that it goes.
+    pub fn departure(
+        &self,
+        part: usize,
+        stage: usize,
+        offset: u64,
+        len: u32,
+    ) -> Option<(Cow<'_, [Step]>, usize, Hop)> {
+        let frame = self.frame_of(part, stage, offset, len)?;
+        let steps = self.steps(&frame);
+        let hop = |step: &Step| step.sends.iter().find(|hop| hop.stage == stage).copied();
+        let (index, hop) = steps.iter().enumerate().find_map(|(index, step)| Some((index, hop(step)?)))?;
+        Some((steps, index, hop))
+    }
+
+    /// The frames as which the value of a unit travels there.
+    pub fn frames(&self, part: usize, unit: &Unit, hop: Hop) -> impl Iterator<Item = Frame> + '_ {
+        let whole = self.whole();
+        let frames = whole.is_none().then(|| self.plan.frames_of_unit(part, unit)).into_iter().flatten();
+        let frames = frames
+            .filter_map(move |frame| if hop.is_plain { self.plan.plain_frame(&frame) } else { Some(frame) });
+        whole.into_iter().chain(frames)
+    }
+
+    /// Whether whole contributions travel, and not units.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// The values that a unit may get from others, at most.
+    pub fn values_max(&self) -> usize {
+        self.compiler.values_max(&self.plan)
+    }
+
+    /// Every unit, or one for all if they travel as one.
+    fn travelling(&self) -> impl Iterator<Item = (Frame, Unit, Cow<'_, [Step]>)> + '_ {
+        self.units().take(if self.is_whole { 1 } else { usize::MAX })
+    }
+
+    /// How many frames there are to keep account of.
+    pub fn slots(&self) -> usize {
+        if self.is_whole { 1 } else { self.plan.slots() }
+    }
+
+    /// The frame that everything is, if there is only one.
+    fn whole(&self) -> Option<Frame> {
+        self.compiler.whole()
+    }
+
+    /// The frame that a header means.
+    fn frame_of(&self, part: usize, stage: usize, offset: u64, len: u32) -> Option<Frame> {
+        if let Some(whole) = self.whole() {
+            let is_it = (part, offset, len as usize) == (whole.part, whole.offset as u64, whole.len);
+            return (is_it && len > 0).then_some(whole);
+        }
+        if self.compiler.is_plain(&self.plan, stage) {
+            return self.plan.frame_of_plain(part, offset, len);
+        }
+        self.plan.frame_anywhere(part, offset, len)
     }
 }

@@ -1,66 +1,61 @@
-//! One attempt of one collective, as the links see it: where each frame comes from and goes to, and how far it all is.
+//! One attempt of one collective, as the links see it: it carries out the [`Program`] of this rank.
 //!
-//! **Access to the bytes.** Each frame of each chunk has a slot with a small state. An RX thread takes a slot by moving
-//! it from one state to the next; the thread that takes it is the only one to write the frame's bytes until it puts the
-//! slot into the next state, and a frame that is not expected in that state is refused. TX threads read bytes whose
-//! slot is done for their stage. In the gather half the bytes of the own chunk are overwritten only after the next rank
-//! has received them (what arrives was made from them), so that a TX thread that has not yet booked its send is no
-//! overlap.
+//! A value comes as frames. When all that a step takes in is here, the thread that brought the last frame folds it, and
+//! sends the value on. A value that goes on as it came goes on frame by frame, and one that is folded with the own
+//! elements alone is folded piece by piece while it comes. Which frames there are, in which order they are folded and
+//! where they go is the program's; where values lie, and how they are folded, is that of a [`Store`].
 //!
-//! **Partial sums.** Where the result stays with the owner of a chunk, the other ranks must not lose what they have: in
-//! place they fold into the backup, and pass that on.
-//!
-//! **Restore.** In place, each byte is saved once, before it is overwritten for the first time: by the fold itself for
-//! the chunks that this rank folds, and on admission of the gather frame for the others. The slot counts how many of
-//! its bytes are saved; a restore copies back exactly those.
-//!
-//! Tensors that are quantised go another way, see [`coded`]; slots and gate are the same.
+//! **Access to the bytes.** Each value that a frame may get from others has a small state. An RX thread takes a frame
+//! by moving it from one state to the next; it is the only one to write the frame's bytes until it puts it into the
+//! next state, and a frame that is not expected in that state is refused. The thread that counts the last frame of a
+//! step is the only one to touch its unit until the value is sent. TX threads read bytes that are done. A result that
+//! overwrites them comes from ranks that have received them (it was made from them), so that a TX thread that has not
+//! yet booked its send is no overlap.
 
 mod coded;
+mod fold;
+mod store;
+mod tensors;
+mod whole;
 
 use super::{
-    coding::{Coding, Stop},
+    calls::Place as Standing,
+    coding::Stop,
     progress::{AttemptOwner, Progress, link_fault, local_fault},
-    runs::{RunMemory, Stretch},
 };
-use crate::memory::{Backup, PartMemory, RawTensor};
-use pccl_protocol::{Descriptor, OpId};
-use pccl_quant::{
-    DataType, KernelError, ReduceOp, copy_streaming, finish_average, fold_in_place_saving, fold_into,
+use crate::{
+    backups::BackupPool,
+    memory::{Backup, RawTensor},
 };
-use pccl_schedule::{Frame, Plan, StageKind};
+use pccl_protocol::{Algorithm, Descriptor, OpId};
+use pccl_schedule::{Arrival, Frame, Hop, Program};
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicU8, AtomicU32, Ordering},
 };
+use store::Store;
+use tensors::Tensors;
 use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Place, Transfer, Violation};
+use whole::Whole;
 
 const IDLE: u8 = 0;
-const REDUCING: u8 = 1;
-const REDUCED: u8 = 2;
-const GATHERING: u8 = 3;
-const GATHERED: u8 = 4;
-
-/// A run of tensors.
-struct Part {
-    data_type: DataType,
-    op: ReduceOp,
-    memory: RunMemory,
-    /// If it is quantised.
-    coding: Option<Coding>,
-}
+const RECEIVING: u8 = 1;
+const RECEIVED: u8 = 2;
+/// The value has been folded that it will replace.
+const OPEN: u8 = 3;
 
 /// See the module's documentation.
 pub(crate) struct Attempt {
-    plan: Plan,
-    parts: Vec<Part>,
-    backup: Arc<Backup>,
-    /// Keeps the memory alive that the lent ranges of the parts point into.
-    staging: Arc<Backup>,
+    program: Arc<Program>,
+    store: Box<dyn Store>,
+    /// For each slot, of each value that may come to it.
     states: Box<[AtomicU8]>,
-    saved: Box<[AtomicU32]>,
-    /// Frames of the unit that begins with the slot, which have arrived at the present stage.
+    /// How many of these a slot has.
+    values_max: usize,
+    /// Frames that have arrived for the present step of the unit that begins with the slot.
     here: Box<[AtomicU32]>,
+    /// Stands for memory where a frame has none.
+    nothing: Lent,
     progress: Progress,
     me: Weak<Self>,
 }
@@ -72,39 +67,31 @@ impl std::fmt::Debug for Attempt {
 }
 
 impl Attempt {
-    /// Prepares an attempt. `backup` has [`super::runs::backup_bytes`] of the tensors, `staging` as many bytes as the
-    /// plan has encoded ones. [`Attempt::prepare`] comes before anything is sent.
+    /// Prepares an attempt. `backup` has [`super::runs::backup_bytes`] of the tensors; `room` gives further memory.
+    /// [`Attempt::prepare`] comes before anything is sent.
     pub(crate) fn new(
         id: OpId,
-        plan: Plan,
-        descriptor: &Descriptor,
-        raws: &[RawTensor],
-        backup: Arc<Backup>,
-        staging: Arc<Backup>,
+        program: Arc<Program>,
+        tensors: (&Descriptor, &[RawTensor]),
+        (backup, room): (Arc<Backup>, &dyn Fn(usize) -> Arc<Backup>),
         owner: Weak<dyn AttemptOwner>,
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
-        let (mut backup_offset, mut staging_offset) = (0, 0);
-        let parts = plan.runs().enumerate().map(|(index, run)| {
-            let encoded = staging_offset..staging_offset + plan.encoded_bytes(index);
-            staging_offset = encoded.end;
-            let coding = plan.codec(index).zip(run.descriptor.quantisation);
-            let coding = coding
-                .map(|(codec, quantisation)| Coding::new(codec, quantisation, staging.lend(encoded, &gate)));
-            let memory = RunMemory::lend(run, (descriptor, raws), &gate, &backup, &mut backup_offset);
-            Part { data_type: run.descriptor.data_type, op: run.descriptor.op, memory, coding }
-        });
-        let parts = parts.collect();
-        let (slots, received, sent) = (plan.slots(), plan.frames_received(), plan.frames_sent());
+        let nothing = backup.lend(0..0, &gate);
+        let store: Box<dyn Store> = if program.is_whole() {
+            Box::new(Whole::new(program.clone(), tensors, &gate, &backup, room))
+        } else {
+            Box::new(Tensors::new(program.clone(), id.tag.number, tensors, &gate, (backup, room)))
+        };
+        let (slots, values_max) = (program.slots(), program.values_max());
         Arc::new_cyclic(|me| Self {
-            plan,
-            parts,
-            backup,
-            staging,
-            states: (0..slots).map(|_| AtomicU8::new(IDLE)).collect(),
-            saved: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            states: (0..slots * values_max).map(|_| AtomicU8::new(IDLE)).collect(),
+            values_max,
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            progress: Progress::new(id, gate, (received, sent), owner),
+            nothing,
+            progress: Progress::new(id, gate, program.traffic(), owner),
+            program,
+            store,
             me: me.clone(),
         })
     }
@@ -114,280 +101,167 @@ impl Attempt {
         &self.progress
     }
 
-    /// Ranks that take part.
-    pub(crate) fn ranks(&self) -> usize {
-        self.plan.ranks()
+    /// Its identity.
+    pub(crate) fn id(&self) -> OpId {
+        self.progress.id()
     }
 
-    /// The memory of the encoded forms, for a later operation once this attempt is retracted.
-    pub(crate) fn staging(&self) -> &Arc<Backup> {
-        &self.staging
+    /// Own rank and number of ranks.
+    pub(crate) fn place(&self) -> Standing {
+        Standing { rank: self.program.plan().rank(), ranks: self.program.plan().ranks() }
     }
 
-    /// Own rank.
-    pub(crate) fn rank(&self) -> usize {
-        self.plan.rank()
+    /// The algorithm by which it goes.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.program.algorithm()
     }
 
-    /// Encodes what this rank sends first, and puts its own chunk in place if nothing will be folded into it. On the
-    /// thread that votes, before the vote.
+    /// Does what can be done before the others have voted. Once, on the thread that votes, before the vote.
     pub(crate) fn prepare(&self) {
-        match self.encode_own().and_then(|()| self.keep_own()) {
-            Ok(()) | Err(Stop::Closed) => {}
-            Err(Stop::Failed(text)) => self.progress.report(local_fault(text)),
+        self.carry_on(self.store.prepare());
+    }
+
+    /// Sends the values on their way into which nothing of others goes. After [`Attempt::prepare`].
+    pub(crate) fn start(&self) {
+        for frames in self.program.first_sent().chunk_by(|(one, _), (other, _)| one.rank == other.rank) {
+            self.send(frames[0].0.rank, &mut frames.iter().copied());
         }
     }
 
-    /// Out of place, copies what stays what it is. The own chunk of a quantised tensor is decoded like everybody
-    /// else's.
-    fn keep_own(&self) -> Result<(), Stop> {
-        let (shape, is_alone) = (self.plan.shape(), self.plan.ranks() == 1);
-        let Some(chunk) = shape.chunk_owned_by(self.plan.rank()) else { return Ok(()) };
-        if shape.folds() && !is_alone {
+    /// Ends the attempt on the caller's thread: in the caller's memory is the result if `keep`, and what was there
+    /// before if not. Memory of the library goes back to `pool`. The error is a defect of this library.
+    pub(crate) fn conclude(&self, keep: bool, pool: &BackupPool) -> Result<(), String> {
+        let delivered = if keep { self.deliver() } else { Ok(()) };
+        self.progress.retract();
+        if !keep {
+            self.restore();
+        }
+        pool.give(self.store.memory().clone());
+        delivered
+    }
+
+    /// Puts results into the caller's memory that are not there yet. On the caller's thread, after everything has been
+    /// received and before [`Progress::retract`]. The error is a defect of this library.
+    pub(super) fn deliver(&self) -> Result<(), String> {
+        self.store.deliver().map_err(Stop::after_the_outcome)
+    }
+
+    /// Puts back what was overwritten in place. Only after [`Progress::retract`].
+    pub(super) fn restore(&self) {
+        assert!(self.progress.is_retracted(), "restore comes after retract");
+        self.store.restore();
+    }
+
+    fn send(&self, to: usize, frames: &mut dyn Iterator<Item = (Hop, Frame)>) {
+        let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
+        let transfer: Arc<dyn Transfer> = me;
+        let mut frames = frames.map(|(hop, frame)| {
+            let header = self.progress.header(frame.part, hop.stage, frame.offset, frame.len);
+            Outgoing { transfer: transfer.clone(), header }
+        });
+        if !owner.send(self.progress.id(), to, &mut frames) {
+            owner.fault(self.progress.id(), local_fault(format!("the link to rank {to} is not there")));
+        }
+    }
+
+    fn arrival(&self, header: &FrameHeader) -> Option<Arrival<'_>> {
+        let FrameHeader { part, stage, offset, len, .. } = header;
+        self.program.arrival(*part as usize, *stage as usize, *offset, *len)
+    }
+
+    /// The state of the value with that number among those that a slot gets.
+    fn state(&self, slot: usize, number: usize) -> &AtomicU8 {
+        &self.states[slot * self.values_max + number]
+    }
+
+    /// Makes a step, if the frame that is here is the last one that it waits for.
+    fn advance(&self, arrival: &Arrival<'_>) -> Result<(), Stop> {
+        let (frame, step) = (&arrival.frame, arrival.step());
+        let unit = self.program.plan().unit_of(frame);
+        let frames = |hop: Hop| self.program.frames(frame.part, &unit, hop);
+        let all: usize = step.received().map(|hop| self.program.frame_count(frame.part, &unit, hop)).sum();
+        // The thread that counts the last frame sees what the others have received.
+        let here = &self.here[unit.slots.start];
+        if here.fetch_add(1, Ordering::AcqRel) + 1 < all as u32 {
             return Ok(());
         }
-        for (index, part) in self.parts.iter().enumerate() {
-            if part.coding.is_some() && !is_alone {
-                continue;
-            }
-            let (elements, size) = (self.plan.chunk(index, chunk).0, part.data_type.size_bytes());
-            for Stretch { memory, bytes, .. } in
-                part.memory.stretches(elements.start * size..elements.end * size)
-            {
-                if let PartMemory::OnDevice(device) = memory {
-                    device.keep().ok_or(Stop::Closed)??;
-                } else if let PartMemory::OutOfPlace { send, recv } = memory {
-                    let copy = |out: &mut [u8]| send.view(bytes.clone(), |own| copy_streaming(out, own));
-                    recv.update(bytes.clone(), copy).flatten().ok_or(Stop::Closed)?;
-                }
-            }
+        here.store(0, Ordering::Release);
+        self.store.complete(frame, &unit, step)?;
+        if step.forwards() {
+            return Ok(());
+        }
+        let next = arrival.before + step.received().count();
+        if arrival.steps[arrival.taker + 1..].iter().any(|step| !step.is_own()) {
+            unit.slots.clone().for_each(|slot| self.state(slot, next).store(OPEN, Ordering::Release));
+        }
+        for hop in &step.sends {
+            self.send(hop.rank, &mut frames(*hop).map(|frame| (*hop, frame)));
         }
         Ok(())
     }
 
-    /// Sends the chunk on its way whose route starts here, if one does.
-    pub(crate) fn start(&self) {
-        if let Some(chunk) = self.plan.sent_chunk(0) {
-            self.send(&mut self.plan.frames_of(chunk), 0);
+    /// Whether the attempt goes on after some work. Reports what has gone wrong with it.
+    fn carry_on(&self, done: Result<(), Stop>) -> bool {
+        if let Err(Stop::Failed(text)) = &done {
+            self.progress.report(local_fault(text.clone()));
         }
-    }
-
-    /// Puts back what was overwritten in place. Only after [`Progress::retract`].
-    pub(crate) fn restore(&self) {
-        assert!(self.progress.is_retracted(), "restore comes after retract");
-        for frame in self.plan.all_frames() {
-            let saved = self.saved[frame.slot].load(Ordering::Acquire) as usize;
-            if saved > 0 {
-                let saved = frame.offset..frame.offset + saved;
-                self.parts[frame.part].memory.restore(saved, &self.backup);
-            }
-        }
-    }
-
-    fn header(&self, frame: &Frame, stage: usize) -> FrameHeader {
-        self.progress.header(frame.part, stage, frame.offset, frame.len)
-    }
-
-    fn send(&self, frames: &mut dyn Iterator<Item = Frame>, stage: usize) {
-        let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
-        let transfer: Arc<dyn Transfer> = me;
-        let mut frames =
-            frames.map(|frame| Outgoing { transfer: transfer.clone(), header: self.header(&frame, stage) });
-        if !owner.send(self.progress.id(), &mut frames) {
-            owner.fault(self.progress.id(), local_fault("the link to the next rank is not there"));
-        }
-    }
-
-    /// Sends frames that were received at `stage` to the next rank, if there is a next stage.
-    fn send_on(&self, mut frames: impl Iterator<Item = Frame>, stage: usize) {
-        if stage + 1 < self.plan.stages() {
-            self.send(&mut frames, stage + 1);
-        }
-    }
-
-    /// Where the payload lies from byte `done` on: in staging memory, if it is encoded, otherwise in what `which`
-    /// picks.
-    fn place(&self, header: &FrameHeader, done: usize, which: impl Fn(&PartMemory) -> &Lent) -> Place<'_> {
-        let part = &self.parts[header.part as usize];
-        let start = header.offset as usize;
-        let range = start + done..start + header.len as usize;
-        match &part.coding {
-            Some(coding) => Place { memory: &coding.staging, range },
-            None => part.memory.place(range, which),
-        }
-    }
-
-    fn received(&self, header: &FrameHeader) -> Option<Frame> {
-        self.plan.received_frame(header.part, header.stage, header.offset, header.len)
-    }
-
-    fn take_slot(&self, frame: &Frame, from: u8, to: u8) -> Result<(), Violation> {
-        self.states[frame.slot]
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-            .map(drop)
-            .map_err(|found| Violation {
-                text: format!(
-                    "{}: frame of chunk {} at byte {} of tensor {} is not expected in state {found}",
-                    self.progress.id(),
-                    frame.chunk,
-                    frame.offset,
-                    frame.part
-                ),
-            })
-    }
-
-    /// Saves what a gather frame overwrites although nothing was folded into it. `false`: the gate is closed.
-    fn save_whole(&self, frame: &Frame) -> bool {
-        self.parts[frame.part].memory.stretches(frame.range()).all(|stretch| {
-            let PartMemory::InPlace { data, backup } = stretch.memory else { return true };
-            if backup.is_empty() {
-                return true;
-            }
-            let saved = data.view(stretch.bytes.clone(), |content| {
-                backup.update(stretch.bytes.clone(), |saved| {
-                    copy_streaming(saved, content);
-                    self.saved[frame.slot].store(stretch.in_range().end as u32, Ordering::Release);
-                })
-            });
-            saved.flatten().is_some()
-        })
-    }
-
-    /// Folds a piece of the frame with the own contribution; `None` when the gate is closed.
-    fn fold_piece(
-        &self,
-        frame: &Frame,
-        done: usize,
-        payload: &[u8],
-        last: bool,
-    ) -> Option<Result<(), KernelError>> {
-        let part = &self.parts[frame.part];
-        let start = frame.offset + done;
-        for stretch in part.memory.stretches(start..start + payload.len()) {
-            let (payload, saved) = (&payload[stretch.in_range()], done + stretch.in_range().end);
-            if let Err(error) = self.fold_stretch(part, &stretch, payload, last, (frame.slot, saved))? {
-                return Some(Err(error));
-            }
-        }
-        Some(Ok(()))
-    }
-
-    /// Folds the part that lies in one tensor. In place, this number of bytes of the slot is then saved.
-    fn fold_stretch(
-        &self,
-        part: &Part,
-        stretch: &Stretch<'_>,
-        payload: &[u8],
-        last: bool,
-        (slot, saved_bytes): (usize, usize),
-    ) -> Option<Result<(), KernelError>> {
-        let bytes = || stretch.bytes.clone();
-        if !stretch.memory.own().has_arrived(&stretch.bytes) {
-            return None;
-        }
-        let average = |data: &mut [u8]| {
-            if last && part.op == ReduceOp::Avg {
-                finish_average(part.data_type, data, self.plan.ranks() as u32)
-            } else {
-                Ok(())
-            }
-        };
-        let into = |out: &Lent, own: &Lent| {
-            out.update(bytes(), |out| {
-                own.view(bytes(), |own| {
-                    fold_into(part.data_type, part.op, out, own, payload).and_then(|()| average(out))
-                })
-            })
-        };
-        let folded = match stretch.memory {
-            PartMemory::InPlace { data, backup } if self.keeps_partial(last) => into(backup, data),
-            PartMemory::InPlace { data, backup } => data.update(bytes(), |own| {
-                backup.update(bytes(), |saved| {
-                    let result = fold_in_place_saving(part.data_type, part.op, own, payload, saved);
-                    self.saved[slot].store(saved_bytes as u32, Ordering::Release);
-                    result.and_then(|()| average(own))
-                })
-            }),
-            memory => into(memory.result(), memory.own()),
-        };
-        folded.flatten()
-    }
-
-    /// Whether a sum, the last one to a chunk or not, is not for the caller: see the module's documentation.
-    fn keeps_partial(&self, last: bool) -> bool {
-        !last && !self.plan.shape().distributes()
+        done.is_ok()
     }
 }
 
 impl Transfer for Attempt {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
-        let frame = self.received(header).ok_or_else(|| self.progress.unexpected(header))?;
-        log::trace!("{}: frame begins, stage {} of {}", self.progress.id(), header.stage, self.plan.stages());
+        let arrival = self.arrival(header).ok_or_else(|| self.progress.unexpected(header))?;
+        log::trace!("{}: frame begins, stage {}", self.progress.id(), header.stage);
         if self.progress.is_retracted() {
             return Ok(Landing::Discard);
         }
-        let is_coded = self.parts[frame.part].coding.is_some();
-        if self.plan.stage_kind(header.stage as usize) != StageKind::Gather {
-            self.take_slot(&frame, IDLE, REDUCING)?;
-            return Ok(if is_coded { Landing::Direct } else { Landing::Fold });
-        }
-        let is_first = !self.plan.folds_before_gather(frame.chunk);
-        self.take_slot(&frame, if is_first { IDLE } else { REDUCED }, GATHERING)?;
-        if is_first && !is_coded && !self.save_whole(&frame) {
-            return Ok(Landing::Discard);
-        }
-        Ok(Landing::Direct)
+        let from = if arrival.before > 0 { OPEN } else { IDLE };
+        let state = self.state(arrival.frame.slot, arrival.before + arrival.number);
+        let taken = state.compare_exchange(from, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
+        taken.map_err(|found| Violation {
+            text: format!(
+                "{}: a frame at byte {} of tensor {} is not expected at stage {} in state {found}",
+                self.progress.id(),
+                header.offset,
+                header.part,
+                header.stage
+            ),
+        })?;
+        Ok(self.store.admit(&arrival))
     }
 
     fn fold(&self, header: &FrameHeader, done: usize, payload: &[u8]) -> bool {
-        let Some(frame) = self.received(header) else { return false };
-        let last = self.plan.stage_kind(header.stage as usize) == StageKind::LastReduce;
-        match self.fold_piece(&frame, done, payload, last) {
-            Some(Ok(())) => true,
-            Some(Err(error)) => {
-                self.progress.report(local_fault(error.to_string()));
-                false
-            }
-            None => false,
-        }
+        let Some(arrival) = self.arrival(header) else { return false };
+        self.carry_on(self.store.fold_piece(&arrival, done, payload))
     }
 
     fn granule_bytes(&self, header: &FrameHeader) -> usize {
-        self.parts.get(header.part as usize).map_or(1, |part| part.data_type.size_bytes())
+        self.store.granule_bytes(header.part as usize)
     }
 
     fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        self.place(header, done, PartMemory::result)
+        let nowhere = Place { memory: &self.nothing, range: 0..0 };
+        self.arrival(header).map_or(nowhere, |arrival| self.store.target(&arrival, header, done))
     }
 
     fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        self.place(header, done, |memory| match memory {
-            memory if header.stage == 0 => memory.own(),
-            // A rank that sends on what it has folded is not the owner, unless the result is distributed.
-            PartMemory::InPlace { backup, .. } if self.keeps_partial(false) => backup,
-            memory => memory.result(),
-        })
+        let sent =
+            self.program.departure(header.part as usize, header.stage as usize, header.offset, header.len);
+        let nowhere = Place { memory: &self.nothing, range: 0..0 };
+        sent.map_or(nowhere, |(steps, step, hop)| self.store.source(&steps[step], hop, header, done))
     }
 
     fn arrived(&self, header: &FrameHeader) {
-        let Some(frame) = self.received(header) else { return };
-        let stage = header.stage as usize;
+        let Some(arrival) = self.arrival(header) else { return };
         self.progress.bytes_arrived(header);
-        log::trace!("{}: frame complete, stage {} of {}", self.progress.id(), stage, self.plan.stages());
-        if let Some(coding) = &self.parts[frame.part].coding {
-            if !self.arrived_coded(stage, &frame, coding) {
-                return;
-            }
-        } else {
-            let kind = self.plan.stage_kind(stage);
-            let state = if kind == StageKind::Gather { GATHERED } else { REDUCED };
-            self.states[frame.slot].store(state, Ordering::Release);
-            self.send_on(std::iter::once(frame), stage);
-            if kind != StageKind::Reduce {
-                self.parts[frame.part].memory.finished(frame.range());
-            }
+        log::trace!("{}: frame complete, stage {}", self.progress.id(), header.stage);
+        let frame = arrival.frame;
+        self.state(frame.slot, arrival.before + arrival.number).store(RECEIVED, Ordering::Release);
+        for hop in arrival.forwards() {
+            self.send(hop.rank, &mut std::iter::once((hop, frame)));
         }
-        if self.progress.frame_done() {
+        if self.carry_on(self.advance(&arrival)) && self.progress.frame_done() {
             self.progress.all_received();
         }
     }

@@ -23,12 +23,11 @@ use tinysockets::link::{FrameHeader, Landing, Outgoing, Place, Transfer};
 pub(super) const ID: OpId =
     OpId { epoch: GroupEpoch(3), tag: Tag { number: 9, pair: None, track: 0 }, attempt: 1 };
 
-/// Stands for the operation and for the link to the next rank.
+/// Stands for the operation and for the links to other ranks.
 #[derive(Default)]
 pub(super) struct Owner {
-    pub(super) sent: Mutex<Vec<Outgoing>>,
-    /// Over the mesh, with the rank that it goes to.
-    pub(super) sent_to: Mutex<Vec<(usize, Outgoing)>>,
+    /// With the ranks that they go to.
+    pub(super) sent: Mutex<Vec<(usize, Outgoing)>>,
     pub(super) received_all: Mutex<usize>,
     pub(super) faults: Mutex<Vec<OpFault>>,
 }
@@ -45,13 +44,8 @@ impl AttemptOwner for Owner {
         self.faults.lock().push(fault);
     }
 
-    fn send(&self, _: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
-        self.sent.lock().extend(frames);
-        true
-    }
-
-    fn send_to(&self, _: OpId, rank: usize, frame: Outgoing) -> bool {
-        self.sent_to.lock().push((rank, frame));
+    fn send(&self, _: OpId, rank: usize, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
+        self.sent.lock().extend(frames.map(|frame| (rank, frame)));
         true
     }
 }
@@ -67,11 +61,11 @@ pub(super) fn sent(from: usize, to: usize, header: &FrameHeader) -> Sent {
 /// Demands that these frames are those of the programs of all ranks, each once.
 pub(super) fn assert_sent_as_programmed<'a>(
     mut frames: Vec<Sent>,
-    programs: impl Iterator<Item = Program<'a>>,
+    programs: impl Iterator<Item = &'a Program>,
 ) {
     let mut wanted: Vec<Sent> = Vec::new();
     for (from, program) in programs.enumerate() {
-        wanted.extend(program.sent().map(|(hop, frame)| {
+        wanted.extend(program.sent().into_iter().map(|(hop, frame)| {
             let place = (frame.offset as u64, frame.len as u32);
             ([from, hop.rank], hop.stage as u32, frame.part as u32, place)
         }));
@@ -82,7 +76,7 @@ pub(super) fn assert_sent_as_programmed<'a>(
 }
 
 pub(super) struct Rank {
-    plan: Plan,
+    program: Program,
     pub(super) send: Vec<f32>,
     recv: Vec<f32>,
     pub(super) owner: Arc<Owner>,
@@ -156,7 +150,7 @@ impl Ring {
             .iter()
             .enumerate()
             .map(|(index, input)| Rank {
-                plan: Plan::new(&[], shape, index, frame_bytes),
+                program: Program::ring(Plan::new(&[], shape, index, frame_bytes)),
                 send: input.clone(),
                 recv: vec![f32::NAN; input.len()],
                 owner: Arc::default(),
@@ -188,9 +182,10 @@ impl Ring {
                 Plan::new(&descriptor.parts, shape, index, frame_bytes).at(levels[index % levels.len()]);
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            let staging = Arc::new(Backup::new(plan.all_encoded_bytes(), &counter));
-            rank.plan = plan.clone();
-            let attempt = Attempt::new(ID, plan, &descriptor, &raws, backup, staging, owner);
+            let room = |bytes| Arc::new(Backup::new(bytes, &counter));
+            rank.program = Program::ring(plan);
+            let tensors = (&descriptor, &raws[..]);
+            let attempt = Attempt::new(ID, Arc::new(rank.program.clone()), tensors, (backup, &room), owner);
             attempt.prepare();
             rank.attempt = Some(attempt);
         }
@@ -216,7 +211,7 @@ impl Ring {
         for (sender, rank) in self.ranks.iter().enumerate() {
             let mut sent = rank.owner.sent.lock();
             if index < sent.len() {
-                return (sender, sent.remove(index));
+                return (sender, sent.remove(index).1);
             }
             index -= sent.len();
         }
@@ -252,7 +247,7 @@ impl Ring {
 
     /// Demands of a finished ring that it has sent the frames of its program.
     pub(super) fn assert_as_programmed(&self) {
-        let programs = self.ranks.iter().map(|rank| Program::Ring(&rank.plan));
+        let programs = self.ranks.iter().map(|rank| &rank.program);
         assert_sent_as_programmed(self.delivered.lock().clone(), programs);
     }
 

@@ -1,13 +1,13 @@
 //! Whole exchanges without a network: frames are delivered one by one, in any order, and cut off anywhere.
 
 use super::{
+    attempt::Attempt,
     attempt_tests::{ID, Owner, Sent, assert_sent_as_programmed, land, payload_of, sent},
-    exchange::{Exchange, exchange_bytes},
     progress::{AttemptOwner, op_key},
 };
 use crate::memory::{Backup, Tensor};
 use parking_lot::Mutex;
-use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PartDescriptor, PeerId};
+use pccl_protocol::{Algorithm, Descriptor, OpFaultKind, PeerId};
 use pccl_quant::{DataType, ReduceOp};
 use pccl_quant_reference::ring_all_reduce_oracle;
 use pccl_schedule::{Plan, Program, Shape};
@@ -21,8 +21,8 @@ struct Rank {
     send: Vec<f64>,
     recv: Vec<f64>,
     owner: Arc<Owner>,
-    exchange: Option<Arc<Exchange>>,
-    parts: Vec<PartDescriptor>,
+    attempt: Option<Arc<Attempt>>,
+    program: Option<Program>,
 }
 
 /// The ranks, and the frames that were delivered.
@@ -38,8 +38,8 @@ impl Ranks {
                 send: (0..doubles).map(|i| (i * 7 + index * 1000) as f64 * 0.37 - 50.0).collect(),
                 recv: vec![f64::NAN; doubles],
                 owner: Arc::default(),
-                exchange: None,
-                parts: Vec::new(),
+                attempt: None,
+                program: None,
             };
             let mut first = Tensor::in_place(&mut rank.halves, op);
             first.descriptor.data_type = DataType::Float16;
@@ -49,26 +49,27 @@ impl Ranks {
             let second = Tensor::out_of_place(send, recv, op).expect("same length");
             let third = Tensor::out_of_place(more, more_recv, op).expect("same length");
             let parts = vec![first.descriptor, second.descriptor, third.descriptor];
-            rank.parts.clone_from(&parts);
             let descriptor = Descriptor::all_reduce(parts, Algorithm::Automatic);
             let raws = [first.raw, second.raw, third.raw];
-            let memory = Arc::new(Backup::new(exchange_bytes(&descriptor, ranks), &Arc::default()));
-            let backup = Backup::new(2 * halves, &Arc::default());
+            let memory = |bytes| Arc::new(Backup::new(bytes, &Arc::default()));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            let place = (ranks, index, algorithm);
-            let exchange = Exchange::new(ID, place, &descriptor, &raws, (memory, &backup), owner);
-            rank.exchange = Some(exchange);
+            let plan = Plan::new(&descriptor.parts, &Shape::all_reduce(ranks), index, 1 << 20);
+            let (program, tensors) = (Program::exchange(plan, algorithm), (&descriptor, &raws[..]));
+            let attempt =
+                Attempt::new(ID, Arc::new(program.clone()), tensors, (memory(2 * halves), &memory), owner);
+            attempt.prepare();
+            (rank.program, rank.attempt) = (Some(program), Some(attempt));
             all.push(rank);
         }
         Self(all, Mutex::default())
     }
 
-    fn exchange(&self, rank: usize) -> &Arc<Exchange> {
-        self.0[rank].exchange.as_ref().expect("made by new")
+    fn attempt(&self, rank: usize) -> &Arc<Attempt> {
+        self.0[rank].attempt.as_ref().expect("made by new")
     }
 
     fn begin(&self, rank: usize) {
-        self.exchange(rank).start();
+        self.attempt(rank).start();
     }
 
     /// All ranks from `first` on begin.
@@ -78,18 +79,14 @@ impl Ranks {
 
     /// Ranks that have a frame to deliver.
     fn senders(&self) -> Vec<usize> {
-        let has_frame = |owner: &Owner| !owner.sent.lock().is_empty() || !owner.sent_to.lock().is_empty();
-        (0..self.0.len()).filter(|&rank| has_frame(&self.0[rank].owner)).collect()
+        (0..self.0.len()).filter(|&rank| !self.0[rank].owner.sent.lock().is_empty()).collect()
     }
 
     /// Takes one of the frames that a rank has sent, with the rank that it goes to.
     fn take(&self, sender: usize, choice: prop::sample::Index) -> (usize, Outgoing) {
-        let (mut sent, mut sent_to) = (self.0[sender].owner.sent.lock(), self.0[sender].owner.sent_to.lock());
-        let index = choice.index(sent.len() + sent_to.len());
-        if index < sent.len() {
-            return ((sender + 1) % self.0.len(), sent.remove(index));
-        }
-        sent_to.remove(index - sent.len())
+        let mut sent = self.0[sender].owner.sent.lock();
+        let index = choice.index(sent.len());
+        sent.remove(index)
     }
 
     /// Moves a frame of `sender`; only the first `len` bytes of it.
@@ -98,7 +95,7 @@ impl Ranks {
         let header = frame.header;
         let payload = payload_of(&frame);
         frame.transfer.released(&header);
-        let receiver = self.exchange(to);
+        let receiver = self.attempt(to);
         assert_eq!(receiver.admit(&header), Ok(Landing::Direct));
         let part = &payload[..payload.len().min(len)];
         land(&**receiver, &header, 0, part);
@@ -109,11 +106,8 @@ impl Ranks {
     }
 
     /// Demands that all have sent the frames of their programs.
-    fn assert_as_programmed(&self, algorithm: Algorithm, bytes: usize) {
-        let shape = Shape::all_reduce(self.0.len());
-        let plan = |(rank, of): (usize, &Rank)| Plan::new(&of.parts, &shape, rank, 1 << 20);
-        let plans: Vec<Plan> = self.0.iter().enumerate().map(plan).collect();
-        let programs = plans.iter().map(|plan| Program::Exchange { plan, algorithm, bytes });
+    fn assert_as_programmed(&self) {
+        let programs = self.0.iter().filter_map(|rank| rank.program.as_ref());
         assert_sent_as_programmed(self.1.lock().clone(), programs);
     }
 
@@ -162,21 +156,21 @@ proptest! {
                 all.begin(0);
             }
         }
-        all.assert_as_programmed(algorithm, 2 * halves + 8 * doubles);
+        all.assert_as_programmed();
         prop_assert_eq!(&all.buffers(), &before, "nothing is written before the outcome");
         let expected = [
             oracle(DataType::Float16, op, &before, 0),
             oracle(DataType::Float64, op, &before, 1),
         ];
         for (rank, before) in before.iter().enumerate() {
-            let exchange = all.exchange(rank);
-            prop_assert!(exchange.has_received_all() && exchange.progress().has_released_all());
+            let attempt = all.attempt(rank);
+            prop_assert!(attempt.progress().has_received_all() && attempt.progress().has_released_all());
             prop_assert_eq!(*all.0[rank].owner.received_all.lock(), 1);
             let is_leaf = algorithm == Algorithm::ReduceBroadcast && rank > 0;
             let bytes = (if is_leaf { 1 } else { ranks - 1 } * (2 * halves + 8 * doubles)) as u64;
-            prop_assert_eq!(exchange.progress().traffic(), (bytes, bytes));
-            exchange.deliver().expect("the gate is open");
-            exchange.progress().retract();
+            prop_assert_eq!(attempt.progress().traffic(), (bytes, bytes));
+            attempt.deliver().expect("the gate is open");
+            attempt.progress().retract();
             let [halves, send, recv] = &all.buffers()[rank];
             prop_assert_eq!((halves, recv), (&expected[0], &expected[1]), "rank {}", rank);
             prop_assert_eq!(send, &before[1]);
@@ -200,7 +194,7 @@ proptest! {
             let len = if number + 1 == frames { part } else { usize::MAX };
             all.deliver(senders[index.index(senders.len())], *index, len);
         }
-        (0..ranks).for_each(|rank| all.exchange(rank).progress().retract());
+        (0..ranks).for_each(|rank| all.attempt(rank).progress().retract());
         prop_assert_eq!(all.buffers(), before);
     }
 }
@@ -218,9 +212,9 @@ fn frames_that_are_not_due_are_refused() {
         flags: 0,
         checksum: 0,
     };
-    let exchange = all.exchange(0);
-    assert_eq!(exchange.admit(&header(1, 0, 0, 24)), Ok(Landing::Direct));
-    assert!(exchange.admit(&header(1, 0, 0, 24)).is_err(), "a duplicate");
+    let attempt = all.attempt(0);
+    assert_eq!(attempt.admit(&header(1, 0, 0, 24)), Ok(Landing::Direct));
+    assert!(attempt.admit(&header(1, 0, 0, 24)).is_err(), "a duplicate");
     for (stage, part, offset, len) in [
         (0, 0, 0, 24),
         (3, 0, 0, 24),
@@ -231,14 +225,14 @@ fn frames_that_are_not_due_are_refused() {
         (2, 0, 0, 23),
         (2, 0, 0, 25),
     ] {
-        assert!(exchange.admit(&header(stage, part, offset, len)).is_err(), "{stage} {part} {offset} {len}");
+        assert!(attempt.admit(&header(stage, part, offset, len)).is_err(), "{stage} {part} {offset} {len}");
     }
-    assert_eq!(exchange.admit(&header(2, 0, 0, 24)), Ok(Landing::Direct));
+    assert_eq!(attempt.admit(&header(2, 0, 0, 24)), Ok(Landing::Direct));
     // By way of rank 0 it alone gets contributions, and it alone sends the result.
     let all = Ranks::new(3, 4, 2, ReduceOp::Sum, Algorithm::ReduceBroadcast);
     for (rank, due) in [(0, vec![1, 2]), (1, vec![3]), (2, vec![3])] {
         for stage in 0..5 {
-            let is_admitted = all.exchange(rank).admit(&header(stage, 0, 0, 24)).is_ok();
+            let is_admitted = all.attempt(rank).admit(&header(stage, 0, 0, 24)).is_ok();
             assert_eq!(is_admitted, due.contains(&stage), "rank {rank}, stage {stage}");
         }
     }
@@ -248,9 +242,9 @@ fn frames_that_are_not_due_are_refused() {
 fn damage_names_the_edge_that_it_came_over() {
     let all = Ranks::new(2, 4, 2, ReduceOp::Sum, Algorithm::AllGather);
     all.start(0);
-    let frame = all.0[0].owner.sent.lock().remove(0);
-    all.exchange(1).corrupt(&frame.header, 77, 5);
+    let (_, frame) = all.0[0].owner.sent.lock().remove(0);
+    all.attempt(1).corrupt(&frame.header, 77, 5);
     let faults = all.0[1].owner.faults.lock();
     assert_eq!((faults[0].kind, faults[0].peer), (OpFaultKind::Corrupt, Some(PeerId(77))));
-    assert!(!all.exchange(1).has_received_all());
+    assert!(!all.attempt(1).progress().has_received_all());
 }

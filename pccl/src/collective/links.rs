@@ -50,8 +50,6 @@ pub(crate) enum Users {
 /// The edges of one plan that touch this peer.
 #[derive(Debug, Default)]
 struct View {
-    /// To the next rank.
-    next: Option<Name>,
     /// To other ranks, by rank.
     out: BTreeMap<usize, (Name, Purpose)>,
     inbound: Vec<(Name, Purpose)>,
@@ -65,9 +63,6 @@ impl View {
             let name = |other: usize| Some((plan.members.get(other)?.peer.0, edge.generation.0));
             if let Some(name) = name(to).filter(|_| from == rank) {
                 view.out.insert(to, (name, edge.purpose));
-                if edge.purpose == Purpose::Ring {
-                    view.next = Some(name);
-                }
             }
             if let Some(name) = name(from).filter(|_| to == rank) {
                 view.inbound.push((name, edge.purpose));
@@ -178,12 +173,6 @@ impl Links {
         inbound.iter().for_each(|link| link.close());
     }
 
-    /// The link to the next rank in `epoch`.
-    pub(crate) fn out_for(&self, epoch: GroupEpoch) -> Option<Arc<OutLink>> {
-        let now = self.now.lock();
-        now.out.get(&now.views.get(&epoch)?.next?).cloned()
-    }
-
     /// The link to a peer in `epoch`.
     pub(crate) fn out_to(&self, epoch: GroupEpoch, peer: PeerId) -> Option<Arc<OutLink>> {
         let now = self.now.lock();
@@ -192,7 +181,7 @@ impl Links {
     }
 
     /// The link to `rank` in `epoch`.
-    pub(crate) fn mesh_out_for(&self, epoch: GroupEpoch, rank: usize) -> Option<Arc<OutLink>> {
+    pub(crate) fn out_at(&self, epoch: GroupEpoch, rank: usize) -> Option<Arc<OutLink>> {
         let now = self.now.lock();
         now.out.get(&now.views.get(&epoch)?.out.get(&rank)?.0).cloned()
     }

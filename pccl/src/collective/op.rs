@@ -9,8 +9,9 @@ mod state;
 mod wait;
 
 use super::{
-    algorithm::Running,
-    calls::{Beside, Prepared, Signals, shape_of},
+    algorithm::no_program,
+    attempt::Attempt,
+    calls::{Beside, Prepared, Signals},
     links::Users,
     operations::Operations,
     progress::{AttemptOwner, local_fault},
@@ -156,7 +157,7 @@ impl Op {
     /// Payload bytes that the present attempt has moved.
     pub(crate) fn moved_bytes(&self) -> u64 {
         let attempt = self.state.lock().attempt.clone();
-        attempt.map_or(0, |attempt| attempt.traffic().0 + attempt.traffic().1)
+        attempt.map_or(0, |attempt| attempt.progress().traffic().0 + attempt.progress().traffic().1)
     }
 
     /// The tensors that are to be reduced, and how.
@@ -180,13 +181,15 @@ impl Op {
         if state.phase != Phase::Stale {
             return;
         }
-        let (mut shape, mut ring, mut knew_ring) = (None, Vec::new(), true);
+        let (mut fits, mut ring, mut knew_ring) = (true, Vec::new(), true);
         let registered = common.table.register(&op, self.tag, |slot| {
-            shape = shape_of(&self.descriptor.collective, &slot.ring);
             ring.clone_from(&slot.ring);
             knew_ring = self.knows(&slot.plan);
-            let what = (&self.descriptor, &self.raws[..]);
-            Running::new(slot, shape.as_ref(), what, (&common.backups, &self.backup), self.me.clone())
+            let program = common.programs.get(slot, &self.descriptor);
+            fits = program.is_some();
+            let program = program.unwrap_or_else(|| no_program(slot));
+            let (tensors, room) = ((&self.descriptor, &self.raws[..]), |bytes| common.backups.take(bytes));
+            Attempt::new(slot.id, program, tensors, (self.backup.clone(), &room), self.me.clone())
         });
         let Some(attempt) = registered else {
             return self.finish(&mut state, Err(Error::NotConnected), false);
@@ -194,12 +197,12 @@ impl Op {
         let id = attempt.id();
         state.phase = Phase::Voting;
         // The master finds that as well, and lets no such attempt begin.
-        state.early = shape.is_none().then(|| local_fault("called for other members"));
+        state.early = (!fits).then(|| local_fault("called for other members"));
         state.vote = None;
         (state.attempt, state.ring) = (Some(attempt.clone()), ring);
         (state.initiated, state.told) = (false, false);
         drop(state);
-        for beside in self.beside.iter().filter(|_| shape.is_some()) {
+        for beside in self.beside.iter().filter(|_| fits) {
             beside.before(attempt.place(), &self.raws, self.signals(id));
         }
         if let Some(error) = &self.failure {
@@ -254,7 +257,7 @@ impl Op {
     /// All that the operation needs of this peer may be there now: if it has received everything, it is complete.
     fn became_ready(&self, id: OpId) {
         let attempt = self.state.lock().attempt.clone();
-        if attempt.is_some_and(|attempt| attempt.id() == id && attempt.has_received_all()) {
+        if attempt.is_some_and(|attempt| attempt.id() == id && attempt.progress().has_received_all()) {
             self.received_all(id);
         }
     }
@@ -294,7 +297,7 @@ impl Op {
         }
         attempt.start();
         // The frames of others may have arrived, all of them, before the news that all have voted.
-        if attempt.has_received_all() {
+        if attempt.progress().has_received_all() {
             self.received_all(id);
         }
     }
@@ -305,7 +308,7 @@ impl Op {
             return false;
         };
         self.common.table.retire(id, false);
-        attempt.retract();
+        attempt.progress().retract();
         true
     }
 
@@ -392,7 +395,7 @@ impl Op {
     }
 
     /// Changes the phase of the present attempt, if it is `id` and in `phase`.
-    fn step(&self, id: OpId, phase: Phase, change: impl FnOnce(&mut State)) -> Option<Running> {
+    fn step(&self, id: OpId, phase: Phase, change: impl FnOnce(&mut State)) -> Option<Arc<Attempt>> {
         let mut state = self.state.lock();
         if !state.is_current(id) || state.phase != phase {
             return None;
@@ -422,7 +425,7 @@ impl Op {
             state.vote = state.vote.or(Some(vote));
         });
         let (Some(attempt), true) = (attempt, first) else { return };
-        let (tx_bytes, rx_bytes) = attempt.traffic();
+        let (tx_bytes, rx_bytes) = attempt.progress().traffic();
         let moved_bytes = tx_bytes + rx_bytes;
         flight::completing(&self.common.flight, id, fault.as_ref(), moved_bytes);
         self.common.control.send_soon(C2m::Complete(Complete { op: id, fault, moved_bytes }));
@@ -451,19 +454,13 @@ impl AttemptOwner for Op {
         }
     }
 
-    fn send(&self, op: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
+    fn send(&self, op: OpId, rank: usize, frames: &mut dyn Iterator<Item = Outgoing>) -> bool {
         let link = match self.tag.pair {
             Some(pair) => self.common.links.out_to(op.epoch, pair.to),
-            None => self.common.links.out_for(op.epoch),
+            None => self.common.links.out_at(op.epoch, rank),
         };
         let Some(link) = link else { return false };
         link.push_all(frames);
-        true
-    }
-
-    fn send_to(&self, op: OpId, rank: usize, frame: Outgoing) -> bool {
-        let Some(link) = self.common.links.mesh_out_for(op.epoch, rank) else { return false };
-        link.push(frame);
         true
     }
 }

@@ -1,6 +1,6 @@
 //! The things that the operations of one session have in common.
 
-use super::{links::Links, table::OpTable};
+use super::{algorithm::Programs, links::Links, table::OpTable};
 use crate::{backups::BackupPool, control::Control, world::Told};
 use pccl_flight::Recorder;
 use std::sync::Arc;
@@ -14,4 +14,5 @@ pub(crate) struct Operations {
     pub(crate) table: Arc<OpTable>,
     pub(crate) links: Links,
     pub(crate) backups: BackupPool,
+    pub(crate) programs: Programs,
 }

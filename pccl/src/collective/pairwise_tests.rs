@@ -2,8 +2,8 @@
 //! Each rank has the kernels of another processor.
 
 use super::{
+    attempt::Attempt,
     attempt_tests::{ID, Owner, Sent, assert_sent_as_programmed, bytes_of, inputs, land, payload_of, sent},
-    pairwise::{Pairwise, pairwise_bytes},
     progress::{AttemptOwner, op_key},
     runs::backup_bytes,
     shape_tests::expected,
@@ -34,8 +34,8 @@ struct Rank {
     recv: Vec<f32>,
     halves: Vec<u16>,
     owner: Arc<Owner>,
-    pairwise: Option<Arc<Pairwise>>,
-    schedule: Option<(Plan, Ownership)>,
+    attempt: Option<Arc<Attempt>>,
+    program: Option<Program>,
 }
 
 struct Ranks {
@@ -83,8 +83,8 @@ impl Ranks {
                 recv: vec![f32::NAN; if how.in_place { 0 } else { input.len() }],
                 halves: (0..halves).map(|i| (i * 2_311 + index * 977) as u16).collect(),
                 owner: Arc::default(),
-                pairwise: None,
-                schedule: None,
+                attempt: None,
+                program: None,
             };
             // Two tensors that are a run, unless they are quantised.
             // Other shapes cut each tensor by itself.
@@ -117,18 +117,17 @@ impl Ranks {
             let memory = |bytes| Arc::new(Backup::new(bytes, &counter));
             let backup = memory(backup_bytes(&descriptor, &raws));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
-            let room = (memory(pairwise_bytes(&plan, &ownership, &raws)), backup);
-            rank.schedule = Some((plan.clone(), ownership.clone()));
-            let pairwise = Pairwise::new(ID, (plan, ownership), &descriptor, &raws, room, owner);
-            pairwise.prepare();
-            rank.pairwise = Some(pairwise);
+            let (program, tensors) = (Program::tree(plan, ownership), (&descriptor, &raws[..]));
+            let attempt = Attempt::new(ID, Arc::new(program.clone()), tensors, (backup, &memory), owner);
+            attempt.prepare();
+            (rank.program, rank.attempt) = (Some(program), Some(attempt));
             rank
         });
         Self { delivered: Mutex::default(), all: all.collect(), in_place: how.in_place }
     }
 
-    fn attempt(&self, rank: usize) -> &Arc<Pairwise> {
-        self.all[rank].pairwise.as_ref().expect("made by new")
+    fn attempt(&self, rank: usize) -> &Arc<Attempt> {
+        self.all[rank].attempt.as_ref().expect("made by new")
     }
 
     fn begin(&self, rank: usize) {
@@ -137,19 +136,14 @@ impl Ranks {
 
     /// Ranks that have a frame to deliver.
     fn senders(&self) -> Vec<usize> {
-        let has_frame = |owner: &Owner| !owner.sent.lock().is_empty() || !owner.sent_to.lock().is_empty();
-        (0..self.all.len()).filter(|&rank| has_frame(&self.all[rank].owner)).collect()
+        (0..self.all.len()).filter(|&rank| !self.all[rank].owner.sent.lock().is_empty()).collect()
     }
 
     /// Takes one of the frames that a rank has sent, with the rank that it goes to.
     fn take(&self, sender: usize, choice: usize) -> (usize, Outgoing) {
-        let owner = &self.all[sender].owner;
-        let (mut sent, mut sent_to) = (owner.sent.lock(), owner.sent_to.lock());
-        let index = choice % (sent.len() + sent_to.len());
-        if index < sent.len() {
-            return ((sender + 1) % self.all.len(), sent.remove(index));
-        }
-        sent_to.remove(index - sent.len())
+        let mut sent = self.all[sender].owner.sent.lock();
+        let index = choice % sent.len();
+        sent.remove(index)
     }
 
     /// Moves a frame of `sender`; only the first `len` bytes of it.
@@ -176,8 +170,7 @@ impl Ranks {
 
     /// Demands that all have sent the frames of their programs.
     fn assert_as_programmed(&self) {
-        let schedules = self.all.iter().filter_map(|rank| rank.schedule.as_ref());
-        let programs = schedules.map(|(plan, ownership)| Program::Tree(plan, ownership));
+        let programs = self.all.iter().filter_map(|rank| rank.program.as_ref());
         assert_sent_as_programmed(self.delivered.lock().clone(), programs);
     }
 
@@ -195,7 +188,15 @@ impl Ranks {
         self.all.iter().flat_map(|rank| rank.owner.faults.lock().clone()).collect()
     }
 
-    /// The content that must not change before the outcome, nor after a failure.
+    /// The end of a failed attempt.
+    fn fail(&self) {
+        for rank in 0..self.all.len() {
+            self.attempt(rank).progress().retract();
+            self.attempt(rank).restore();
+        }
+    }
+
+    /// The content that must be what it was after a failure.
     fn kept(&self) -> Vec<(Vec<u8>, Vec<u16>)> {
         self.all.iter().map(|rank| (bytes_of(&rank.floats), rank.halves.clone())).collect()
     }
@@ -319,7 +320,6 @@ proptest! {
         }
         prop_assert_eq!(all.faults(), []);
         all.assert_as_programmed();
-        prop_assert!(all.kept() == before, "only read before the outcome");
         let expected = oracle(how, &before);
         for rank in 0..ranks {
             let progress = all.attempt(rank).progress();
@@ -349,7 +349,7 @@ proptest! {
             let len = if number + 1 == frames { part } else { usize::MAX };
             all.deliver(senders[index % senders.len()], *index, len);
         }
-        (0..ranks).for_each(|rank| all.attempt(rank).progress().retract());
+        all.fail();
         prop_assert!(all.kept() == before);
     }
 }
@@ -405,6 +405,9 @@ fn over_sites_frames_of_other_levels_and_forms_are_refused() {
         let part =
             PartDescriptor { quantisation, ..PartDescriptor::new(512, DataType::Float32, ReduceOp::Sum) };
         let (plan, ownership) = plan(&Descriptor::all_reduce(vec![part], Algorithm::Sites), 4, 0, how);
+        let children = |rank: usize, frame: &Frame| {
+            (0..4).filter(|other| ownership.parent(*other, frame) == Some(rank)).count()
+        };
         for frame in plan.all_frames() {
             let plain = plan.plain_frame(&frame).filter(|_| quantisation.is_some()).unwrap_or(frame);
             for (rank, from) in (0..4).flat_map(|rank| (0..4).map(move |from| (rank, from))) {
@@ -421,11 +424,9 @@ fn over_sites_frames_of_other_levels_and_forms_are_refused() {
                     "{from} adds {plain:?} at {rank}"
                 );
                 assert_eq!(is_admitted(from, &frame), is_up && !is_plain, "{from} adds {frame:?} at {rank}");
-                assert_eq!(
-                    is_admitted(4 + from, &frame),
-                    down == Some(from),
-                    "{from} sends {frame:?} to {rank}"
-                );
+                // Not before this rank has sent what the result is made of.
+                let is_due = down == Some(from) && children(rank, &frame) == 0;
+                assert_eq!(is_admitted(4 + from, &frame), is_due, "{from} sends {frame:?} to {rank}");
                 assert!(!is_admitted(12 + from, &frame), "there is no such stage");
             }
         }
@@ -442,10 +443,8 @@ fn over_sites_elements_are_quantised_on_their_way_to_other_sites() {
     let mut moved = [[0_u64; 4]; 4];
     while let Some(sender) = all.senders().first().copied() {
         let peeked = {
-            let owner = &all.all[sender].owner;
-            let (sent, sent_to) = (owner.sent.lock(), owner.sent_to.lock());
-            let over_ring = sent.first().map(|frame| ((sender + 1) % 4, u64::from(frame.header.len)));
-            over_ring.or_else(|| sent_to.first().map(|(to, frame)| (*to, u64::from(frame.header.len))))
+            let sent = all.all[sender].owner.sent.lock();
+            sent.first().map(|(to, frame)| (*to, u64::from(frame.header.len)))
         };
         let (to, len) = peeked.expect("it has a frame");
         moved[sender][to] += len;
@@ -475,14 +474,12 @@ fn each_rank_moves_as_much_as_on_the_ring() {
         (0..4).for_each(|rank| all.begin(rank));
         all.deliver_all(&[(0, 0)]);
         assert_eq!(all.attempt(2).progress().traffic(), (6 * chunk, 6 * chunk));
-        // The ring has the edge to the next rank, the mesh all others: what has been sent is gone, so count again.
+        // The frames that were sent are gone, so count again.
         let again = Ranks::new(&inputs(4, 4096), 0, How { quantisation, ..PLAIN });
         again.begin(2);
         let bytes = |to: usize| -> u64 {
-            let (sent, sent_to) = (again.all[2].owner.sent.lock(), again.all[2].owner.sent_to.lock());
-            let over_ring = sent.iter().filter(|_| to == 3);
-            let over_mesh = sent_to.iter().filter(|(rank, _)| *rank == to).map(|(_, frame)| frame);
-            over_ring.chain(over_mesh).map(|frame| u64::from(frame.header.len)).sum()
+            let sent = again.all[2].owner.sent.lock();
+            sent.iter().filter(|(rank, _)| *rank == to).map(|(_, frame)| u64::from(frame.header.len)).sum()
         };
         assert_eq!([0, 1, 2, 3].map(bytes), [chunk, chunk, 0, chunk]);
     }
@@ -516,12 +513,11 @@ proptest! {
                 let len = if number + 1 == frames { part } else { usize::MAX };
                 all.deliver(senders[sender % senders.len()], *index, len);
             }
-            (0..ranks).for_each(|rank| all.attempt(rank).progress().retract());
+            all.fail();
             prop_assert!(all.kept() == before);
             return Ok(());
         }
         all.deliver_all(&order);
-        prop_assert!(all.kept() == before, "only read before the outcome");
         for rank in 0..ranks {
             let progress = all.attempt(rank).progress();
             prop_assert!(progress.has_received_all() && progress.has_released_all());

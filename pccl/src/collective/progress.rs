@@ -16,10 +16,8 @@ pub(crate) trait AttemptOwner: Send + Sync {
     fn released_all(&self, op: OpId);
     /// The attempt cannot succeed.
     fn fault(&self, op: OpId, fault: OpFault);
-    /// Sends frames to the next rank. `false`: that link is not there.
-    fn send(&self, op: OpId, frames: &mut dyn Iterator<Item = Outgoing>) -> bool;
-    /// Sends a frame over the mesh, to a rank that is not the next one. `false`: there is no link to it.
-    fn send_to(&self, op: OpId, rank: usize, frame: Outgoing) -> bool;
+    /// Sends frames to a rank. `false`: there is no link to it.
+    fn send(&self, op: OpId, rank: usize, frames: &mut dyn Iterator<Item = Outgoing>) -> bool;
 }
 
 /// See the module's documentation.

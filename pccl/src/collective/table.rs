@@ -1,9 +1,9 @@
 //! Which attempts are under way: how a link's threads find the operation of a frame, and how packets of the master find
 //! theirs.
 
-use super::{algorithm::Running, op::Op};
+use super::{attempt::Attempt, op::Op};
 use parking_lot::Mutex;
-use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Site, Tag};
+use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Tag};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
@@ -29,7 +29,7 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct Entry {
     op: Weak<Op>,
-    attempt: Running,
+    attempt: Arc<Attempt>,
 }
 
 /// Ring and identity for a new attempt.
@@ -41,10 +41,6 @@ pub(crate) struct Slot {
     pub(crate) rank: usize,
     /// How data may travel.
     pub(crate) paths: Paths,
-    /// The shares that the ranks own in pairwise exchange ([`GroupPlan::shares`]).
-    pub(crate) shares: Vec<u16>,
-    /// The sites of the ranks.
-    pub(crate) sites: Vec<Site>,
     /// The ring of the whole group.
     pub(crate) plan: Arc<GroupPlan>,
 }
@@ -68,27 +64,11 @@ impl Inner {
         Some(match tag.pair {
             None => {
                 let ring = plan.members.iter().map(|member| member.peer).collect();
-                Slot {
-                    id,
-                    ring,
-                    rank: self.rank,
-                    paths: plan.paths,
-                    shares: plan.shares(),
-                    sites: plan.sites(),
-                    plan,
-                }
+                Slot { id, ring, rank: self.rank, paths: plan.paths, plan }
             }
             Some(Pair { from, to }) => {
                 let rank = usize::from(plan.members.get(self.rank)?.peer == to);
-                Slot {
-                    id,
-                    ring: vec![from, to],
-                    rank,
-                    paths: Paths::default(),
-                    shares: Vec::new(),
-                    sites: Vec::new(),
-                    plan,
-                }
+                Slot { id, ring: vec![from, to], rank, paths: Paths::default(), plan }
             }
         })
     }
@@ -150,8 +130,8 @@ impl OpTable {
         &self,
         op: &Arc<Op>,
         tag: Tag,
-        mut make: impl FnMut(&Slot) -> Running,
-    ) -> Option<Running> {
+        mut make: impl FnMut(&Slot) -> Arc<Attempt>,
+    ) -> Option<Arc<Attempt>> {
         loop {
             let slot = self.inner.lock().slot(tag)?;
             let attempt = make(&slot);
@@ -186,7 +166,7 @@ impl OpTable {
     fn find(&self, id: OpId) -> Lookup {
         let inner = self.inner.lock();
         if let Some(entry) = inner.active.get(&id) {
-            return Lookup::Active(entry.attempt.transfer());
+            return Lookup::Active(entry.attempt.clone());
         }
         let outcomes = inner.outcomes.get(&id.tag).copied().unwrap_or(0);
         if id.epoch < inner.epoch || (id.epoch == inner.epoch && id.attempt < outcomes) {

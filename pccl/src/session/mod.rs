@@ -25,7 +25,7 @@ mod waiting;
 use crate::{
     ConnectCause, Error, Reason,
     backups::BackupPool,
-    collective::{links::Links, op::Op, operations::Operations, table::OpTable},
+    collective::{algorithm::Programs, links::Links, op::Op, operations::Operations, table::OpTable},
     config::Config,
     control::{Callbacks, Control},
     dial_back::DialBacks,
@@ -94,6 +94,7 @@ impl Shared {
                 table: table.clone(),
                 links: Links::default(),
                 backups: BackupPool::default(),
+                programs: Programs::default(),
             });
             let dial_backs = Arc::new(DialBacks::default());
             let with = (control.clone(), told.clone(), dial_backs.clone());

@@ -16,7 +16,8 @@ fn sent(peers: usize, owned: impl Fn(&Plan) -> Ownership) -> Vec<Vec<f64>> {
     let mut sent = vec![vec![0.0; peers]; peers];
     for (from, edges) in sent.iter_mut().enumerate() {
         let plan = Plan::new(&parts, &Shape::all_reduce(peers), from, FRAME_BYTES);
-        for (hop, frame) in Program::Tree(&plan, &owned(&plan)).sent() {
+        let owned = owned(&plan);
+        for (hop, frame) in Program::tree(plan, owned).sent() {
             edges[hop.rank] += frame.len as f64 / (4.0 * COUNT as f64);
         }
     }

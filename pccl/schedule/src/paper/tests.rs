@@ -25,6 +25,10 @@ fn plans(parts: &[PartDescriptor], shape: &Shape, frame_bytes: usize) -> Vec<Pla
     (0..shape.ranks()).map(|rank| Plan::new(parts, shape, rank, frame_bytes)).collect()
 }
 
+fn trees(plans: &[Plan], owned: impl Fn(&Plan) -> Ownership) -> Vec<Program> {
+    plans.iter().map(|plan| Program::tree(plan.clone(), owned(plan))).collect()
+}
+
 /// The value that a rank is to have of a chunk, where these ranks are in these sites.
 fn expected(plan: &Plan, chunk: usize, sites: &[u16]) -> Value {
     let (shape, ranks) = (plan.shape(), plan.ranks());
@@ -73,12 +77,12 @@ fn apart(ranks: usize) -> Vec<u16> {
     (0..ranks).map(|rank| rank as u16).collect()
 }
 
-fn nodes(programs: &[Program<'_>]) -> Vec<Vec<Node>> {
+fn nodes(programs: &[Program]) -> Vec<Vec<Node>> {
     programs.iter().map(|program| program.nodes().collect()).collect()
 }
 
 /// The bytes that go from each rank to each other one.
-fn moved(programs: &[Program<'_>]) -> BTreeMap<(usize, usize), usize> {
+fn moved(programs: &[Program]) -> BTreeMap<(usize, usize), usize> {
     let mut moved = BTreeMap::new();
     for (rank, program) in programs.iter().enumerate() {
         for (hop, frame) in program.sent() {
@@ -88,7 +92,7 @@ fn moved(programs: &[Program<'_>]) -> BTreeMap<(usize, usize), usize> {
     moved
 }
 
-fn assert_right(plans: &[Plan], programs: &[Program<'_>], sites: &[u16], what: &str) {
+fn assert_right(plans: &[Plan], programs: &[Program], sites: &[u16], what: &str) {
     let found = problem(plans, &nodes(programs), sites);
     assert_eq!(found, None, "{what} among {} ranks", plans.len());
 }
@@ -108,7 +112,7 @@ fn the_ring_is_right_for_every_shape_and_number_of_ranks() {
                     let fitting: Vec<usize> =
                         counts.iter().copied().filter(|count| shape.fits(*count as u64)).collect();
                     let plans = plans(&parts(&fitting, None), &shape, 8);
-                    let programs: Vec<_> = plans.iter().map(Program::Ring).collect();
+                    let programs: Vec<_> = plans.iter().cloned().map(Program::ring).collect();
                     assert_right(&plans, &programs, &apart(ranks), name);
                     let of = |(from, to): &(usize, usize)| (from + 1) % ranks == *to;
                     assert!(moved(&programs).keys().all(of), "{name} goes to the next rank only");
@@ -129,9 +133,7 @@ fn the_tree_is_right_for_every_shape_and_share() {
             // Only the chunks of an all-reduce may be owned by anybody.
             let is_free = shape == Shape::all_reduce(ranks);
             for shares in if is_free { &shares[..] } else { &shares[..1] } {
-                let owned: Vec<_> = plans.iter().map(|plan| Ownership::new(plan, shares)).collect();
-                let programs: Vec<_> =
-                    plans.iter().zip(&owned).map(|(plan, own)| Program::Tree(plan, own)).collect();
+                let programs = trees(&plans, |plan| Ownership::new(plan, shares));
                 assert_right(&plans, &programs, &apart(ranks), &format!("{name} with shares {shares:?}"));
             }
         }
@@ -156,8 +158,7 @@ fn assert_sites_right(sites: &[u16], shares: &[u16], count: usize, quantisation:
     let plans = plans(&parts(&[count], quantisation), &shape, if quantisation.is_some() { 1024 } else { 8 });
     let place = |site: &u16| Site { number: *site, share: shares[usize::from(*site)] };
     let places: Vec<Site> = sites.iter().map(place).collect();
-    let owned: Vec<_> = plans.iter().map(|plan| Ownership::over_sites(plan, &places)).collect();
-    let programs: Vec<_> = plans.iter().zip(&owned).map(|(plan, own)| Program::Tree(plan, own)).collect();
+    let programs = trees(&plans, |plan| Ownership::over_sites(plan, &places));
     assert_right(&plans, &programs, sites, &format!("sites {sites:?} with shares {shares:?}"));
     // Each byte crosses between two sites once in each direction: n - 1 times to the owner's, and back.
     let crossing: usize =
@@ -185,7 +186,7 @@ fn every_exchange_of_whole_contributions_is_right() {
             let plans = plans(&parts(&counts, None), &Shape::all_reduce(ranks), 1 << 20);
             let bytes = counts.iter().sum::<usize>() * 4;
             for algorithm in [Algorithm::AllGather, Algorithm::Direct, Algorithm::ReduceBroadcast] {
-                let program = |plan| Program::Exchange { plan, algorithm, bytes };
+                let program = |plan: &Plan| Program::exchange(plan.clone(), algorithm);
                 let programs: Vec<_> = plans.iter().map(program).collect();
                 assert_right(&plans, &programs, &apart(ranks), algorithm.in_words());
                 let each = if algorithm == Algorithm::ReduceBroadcast { 2 } else { ranks };
@@ -224,7 +225,7 @@ proptest! {
     fn the_ring_is_right_for_many_ranks(ranks in 17usize..50, root: prop::sample::Index, count in 0usize..300) {
         for (name, shape) in Shape::samples(ranks, root.index(ranks), count) {
             let plans = plans(&parts(&[count], None), &shape, 64);
-            let programs: Vec<_> = plans.iter().map(Program::Ring).collect();
+            let programs: Vec<_> = plans.iter().cloned().map(Program::ring).collect();
             prop_assert_eq!(problem(&plans, &nodes(&programs), &apart(ranks)), None, "{}", name);
         }
     }
@@ -236,38 +237,38 @@ type Mistake = (&'static str, fn(&mut Vec<Vec<Node>>));
 #[test]
 fn planted_mistakes_are_found() {
     const MISTAKES: &[Mistake] = &[
-        ("a send is missing", |all| all[1][0].sends.clear()),
+        ("a send is missing", |all| all[1][0].step.sends.clear()),
         ("it goes to somebody else", |all| {
-            all[1][0].sends.iter_mut().for_each(|hop| hop.rank = (hop.rank + 1) % 4)
+            all[1][0].step.sends.iter_mut().for_each(|hop| hop.rank = (hop.rank + 1) % 4)
         }),
-        ("it goes to nobody that there is", |all| all[1][0].sends.iter_mut().for_each(|hop| hop.rank = 4)),
+        ("it goes to nobody that there is", |all| {
+            all[1][0].step.sends.iter_mut().for_each(|hop| hop.rank = 4)
+        }),
         ("it goes twice", |all| {
-            let hop = all[1][0].sends[0];
-            all[1][0].sends.push(hop);
+            let hop = all[1][0].step.sends[0];
+            all[1][0].step.sends.push(hop);
         }),
-        ("a stage is another one", |all| all[1][0].sends.iter_mut().for_each(|hop| hop.stage += 1)),
+        ("a stage is another one", |all| all[1][0].step.sends.iter_mut().for_each(|hop| hop.stage += 1)),
         ("a step is missing", |all| drop(all[2].remove(1))),
         ("a contribution counts twice", |all| of_fold(all, |inputs| inputs.push(Input::Own))),
         ("a contribution does not count", |all| of_fold(all, |inputs| inputs.truncate(1))),
         ("the order is another one", |all| of_fold(all, |inputs| inputs.reverse())),
-        ("a result is missing", |all| all[3].iter_mut().for_each(|node| node.is_result = false)),
-        ("there are two results", |all| all[3].iter_mut().for_each(|node| node.is_result = true)),
+        ("a result is missing", |all| all[3].iter_mut().for_each(|node| node.step.is_result = false)),
+        ("there are two results", |all| all[3].iter_mut().for_each(|node| node.step.is_result = true)),
         ("two wait for each other", |all| {
             let hop = Hop { rank: 0, stage: 9, is_plain: false };
-            all[1][0].inputs.push(vec![Input::Received(hop)]);
+            all[1][0].step.inputs.push(Input::Received(hop));
         }),
     ];
     fn of_fold(all: &mut [Vec<Node>], change: fn(&mut Vec<Input>)) {
-        let node = all[2].iter_mut().find(|node| node.inputs.iter().flatten().count() > 1);
+        let node = all[2].iter_mut().find(|node| node.step.inputs.len() > 1);
         let node = node.expect("a rank folds");
-        let mut inputs = node.inputs.concat();
-        change(&mut inputs);
-        node.inputs = vec![inputs];
+        node.step.cuts.clear();
+        change(&mut node.step.inputs);
     }
     let plans = plans(&parts(&[4], None), &Shape::all_reduce(4), 8);
-    let owned: Vec<_> = plans.iter().map(|plan| Ownership::new(plan, &[])).collect();
-    let ring: Vec<_> = plans.iter().map(Program::Ring).collect();
-    let tree: Vec<_> = plans.iter().zip(&owned).map(|(plan, own)| Program::Tree(plan, own)).collect();
+    let ring: Vec<_> = plans.iter().cloned().map(Program::ring).collect();
+    let tree = trees(&plans, |plan| Ownership::new(plan, &[]));
     for programs in [ring, tree] {
         assert_right(&plans, &programs, &apart(4), "without a mistake");
         for (name, make) in MISTAKES {

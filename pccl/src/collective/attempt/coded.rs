@@ -1,134 +1,116 @@
-//! Quantised tensors: what an attempt does with encoded bytes.
+//! Quantised tensors: what is done with encoded bytes.
 //!
 //! **Where bytes lie.** A quantised tensor has *staging* memory for the whole of its encoded form, reserved before the
-//! vote, so that no thread ever waits for room. Frames are received there and sent from there.
+//! vote, so that no thread ever waits for room. Values are encoded there, results received, and both sent from there.
 //!
-//! **Reduce.** When a unit is complete, the rank adds it to its own elements in working memory, and encodes the sum
-//! over it; that is sent on. The last rank, which owns the chunk, divides an average before it encodes. If the result
-//! stays with the owner, it is not encoded: the owner adds and divides where the result goes.
+//! **One value and the own elements**, as on the ring: it is received in staging memory. When a unit is complete, the
+//! rank adds it to its own elements in working memory, and encodes the sum over it. The last rank divides an average
+//! before it encodes. If the result stays with it, it is not encoded: it adds and divides where the result goes.
 //!
-//! **Gather.** Frames are sent on as they came. Everybody decodes them, the owner its own bytes, too: that is why all
-//! ranks end with the same.
+//! **Several values** have memory of their own, and are added with the own elements, which are not encoded, in working
+//! memory; the sum is encoded once. So the error does not depend on the number of ranks. Within a site values are not
+//! encoded at all.
 //!
-//! **Decoding.** Out of place a unit is decoded as soon as it is complete, or, of what the owner has encoded at the
-//! beginning, by the caller's thread when the outcome is known. In place, and on a device, the caller's thread does all
-//! that: until then the caller's memory is only read, so that nothing has to be saved or put back.
+//! **Results** are sent on as they came. Everybody decodes them, the rank that has encoded them, too: that is why all
+//! end with the same. Out of place a unit is decoded as soon as it is complete, or, if this rank alone had it, by the
+//! caller's thread when the outcome is known. In place, and on a device, the caller's thread does all that: until then
+//! the caller's memory is only read, so that nothing has to be saved or put back.
 //!
 //! **On a device.** Elements are encoded, added to and decoded where they are; staging memory is on the host. Of a sum
-//! that stays with its owner, the owner's elements are copied, since nothing is encoded there.
-//!
-//! The thread that completes a unit is the only one to touch it until its slots are in the next state.
+//! of several values, and of one that stays with its owner, the owner's elements are copied.
 
-use super::{Attempt, GATHERED, Part, REDUCED, StageKind};
+use super::tensors::{Part, Tensors};
 use crate::{
-    collective::{
-        coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
-        progress::local_fault,
-    },
+    collective::coding::{Coding, ELEMENT_BYTES_MAX, PIECE_ELEMENTS, Piece, Stop},
     memory::{LentDevice, PartMemory},
 };
-use pccl_quant::{ReduceOp, finish_average, quantise::Rounding};
-use pccl_schedule::{Frame, Unit};
-use std::{ops::Range, sync::atomic::Ordering};
+use pccl_quant::{
+    ReduceOp, finish_average,
+    quantise::{Contribution, Rounding},
+};
+use pccl_schedule::{Input, Step, Unit};
+use std::ops::Range;
 
 /// Pieces of elements on a device that are copied at once, at most.
 const PIECES_AT_ONCE: usize = 256;
 
-impl Attempt {
-    /// Encodes the chunk whose route starts here, so that it can be sent.
-    pub(super) fn encode_own(&self) -> Result<(), Stop> {
-        let Some(chunk) = self.plan.sent_chunk(0) else { return Ok(()) };
-        for (index, coding) in self.coded_parts() {
-            let unit = self.plan.all_units(index, chunk);
-            coding.encode(self.parts[index].memory.whole(), &unit, self.rounding(index, coding, &unit))?;
+/// The work that is left for a result when the outcome is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Decode,
+    /// The last value that has come to it is yet to be added.
+    Add,
+}
+
+impl Tensors {
+    /// Encodes own elements, so that they can be sent.
+    pub(super) fn encode(&self, index: usize, unit: &Unit) -> Result<(), Stop> {
+        let part = &self.parts[index];
+        let Some(coding) = &part.coding else { return Ok(()) };
+        coding.encode(part.memory.whole(), unit, self.rounding(index, coding, unit))
+    }
+
+    /// Copies own elements of a device to the host that are sent as they are.
+    pub(super) fn copy_elements(&self, part: &Part, unit: &Unit) -> Result<(), Stop> {
+        let (PartMemory::OnDevice(device), Some(coding)) = (part.memory.whole(), &part.coding) else {
+            return Ok(());
+        };
+        let bytes = coding.bytes_of(unit);
+        let elements = device.to_host(bytes.clone()).ok_or(Stop::Closed)??;
+        part.copied.update(bytes, |copied| copied.copy_from_slice(&elements)).ok_or(Stop::Closed)
+    }
+
+    /// Everything is here that a step for a unit takes in.
+    pub(super) fn complete_coded(
+        &self,
+        index: usize,
+        coding: &Coding,
+        unit: &Unit,
+        step: &Step,
+    ) -> Result<(), Stop> {
+        let (part, memory) = (&self.parts[index], self.parts[index].memory.whole());
+        let is_out_of_place = matches!(memory, PartMemory::OutOfPlace { .. });
+        if step.streams() && stays(step) {
+            return if is_out_of_place { self.complete_sum(part, coding, unit) } else { Ok(()) };
+        }
+        if step.streams() {
+            self.reduce(index, coding, unit, step)?;
+        } else if !step.forwards() {
+            self.combine(index, coding, unit, step)?;
+        }
+        if step.is_result && is_out_of_place {
+            coding.decode(unit, memory)?;
+            memory.result().finished(coding.bytes_of(unit));
         }
         Ok(())
     }
 
-    /// The quantised tensors.
-    fn coded_parts(&self) -> impl Iterator<Item = (usize, &Coding)> {
-        self.parts.iter().enumerate().filter_map(|(index, part)| Some((index, part.coding.as_ref()?)))
-    }
-
-    /// A frame of a quantised tensor is in its staging memory. `false`: the attempt cannot go on.
-    pub(super) fn arrived_coded(&self, stage: usize, frame: &Frame, coding: &Coding) -> bool {
-        let kind = self.plan.stage_kind(stage);
-        let unit = self.plan.unit_of(frame);
-        if kind == StageKind::Gather {
-            // As it came, whether its unit is complete or not.
-            self.states[frame.slot].store(GATHERED, Ordering::Release);
-            self.send_on(std::iter::once(*frame), stage);
-        }
-        // The thread that counts the last frame sees what the others have received.
-        let here = &self.here[unit.slots.start];
-        if here.fetch_add(1, Ordering::AcqRel) + 1 < unit.slots.len() as u32 {
-            return true;
-        }
-        here.store(0, Ordering::Release);
-        match self.unit_complete(frame.part, coding, &unit, stage) {
-            Ok(()) => true,
-            Err(Stop::Closed) => false,
-            Err(Stop::Failed(text)) => {
-                self.progress.report(local_fault(text));
-                false
-            }
-        }
-    }
-
-    fn unit_complete(&self, index: usize, coding: &Coding, unit: &Unit, stage: usize) -> Result<(), Stop> {
-        let (kind, memory) = (self.plan.stage_kind(stage), self.parts[index].memory.whole());
-        let is_out_of_place = matches!(memory, PartMemory::OutOfPlace { .. });
-        match kind {
-            StageKind::Reduce => self.reduce(index, coding, unit, stage),
-            StageKind::LastReduce if !self.plan.shape().distributes() => {
-                if is_out_of_place {
-                    self.complete_sum(index, coding, unit)
-                } else {
-                    Ok(())
-                }
-            }
-            StageKind::LastReduce | StageKind::Gather => {
-                if kind == StageKind::LastReduce {
-                    self.reduce(index, coding, unit, stage)?;
-                }
-                if is_out_of_place {
-                    coding.decode(unit, memory)?;
-                    memory.result().finished(coding.bytes_of(unit));
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Puts results into the caller's memory that are not there yet. On the caller's thread, after everything has been
-    /// received and before [`super::Progress::retract`]. The error is a defect of this library.
-    pub(crate) fn deliver(&self) -> Result<(), String> {
-        if self.plan.stages() == 0 {
+    /// Decodes results, or completes sums, that are not in the caller's memory yet.
+    pub(super) fn deliver_coded(&self) -> Result<(), Stop> {
+        if self.program.plan().ranks() == 1 || self.parts.iter().all(|part| part.coding.is_none()) {
             return Ok(());
         }
-        let shape = self.plan.shape();
-        for chunk in 0..shape.chunks() {
-            let is_own = shape.owner(chunk) == self.plan.rank();
-            for (index, coding) in self.coded_parts() {
-                let (memory, unit) = (self.parts[index].memory.whole(), self.plan.all_units(index, chunk));
-                let delivered = match memory {
-                    PartMemory::InPlace { .. } | PartMemory::OnDevice(_) if shape.distributes() => {
-                        coding.decode(&unit, memory)
-                    }
-                    PartMemory::InPlace { .. } if is_own => self.complete_sum(index, coding, &unit),
-                    PartMemory::OnDevice(device) if is_own => self.complete_on(device, index, coding, &unit),
-                    PartMemory::OutOfPlace { .. } if is_own && !shape.folds() => coding.decode(&unit, memory),
-                    _ => Ok(()),
-                };
-                delivered.map_err(Stop::after_the_outcome)?;
+        let left = |part: &Part, step: &Step| {
+            let is_done = matches!(part.memory.whole(), PartMemory::OutOfPlace { .. }) && !step.is_own();
+            let is_due = part.coding.is_some() && step.is_result && !is_done;
+            is_due.then_some(if step.streams() && stays(step) { Left::Add } else { Left::Decode })
+        };
+        for (index, unit, left) in self.rows(left) {
+            let part = &self.parts[index];
+            let (Some(coding), memory) = (&part.coding, part.memory.whole()) else { continue };
+            match (left, memory) {
+                (Left::Decode, _) => coding.decode(&unit, memory)?,
+                (Left::Add, PartMemory::OnDevice(device)) => {
+                    self.complete_on(device, index, coding, &unit)?
+                }
+                (Left::Add, _) => self.complete_sum(part, coding, &unit)?,
             }
         }
         Ok(())
     }
 
     /// Adds a unit to the own elements where the result goes.
-    fn complete_sum(&self, index: usize, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
-        let part = &self.parts[index];
+    fn complete_sum(&self, part: &Part, coding: &Coding, unit: &Unit) -> Result<(), Stop> {
         for piece in coding.pieces(unit) {
             let bytes = piece.bytes.clone();
             let added = part.memory.whole().result().update(bytes.clone(), |sum| {
@@ -154,7 +136,7 @@ impl Attempt {
         unit: &Unit,
     ) -> Result<(), Stop> {
         let (pieces, own): (Vec<Piece>, _) =
-            (coding.pieces(unit).collect(), self.plan.chunk(index, unit.chunk).0);
+            (coding.pieces(unit).collect(), self.program.plan().chunk(index, unit.chunk).0);
         let size = coding.codec.data_type().size_bytes();
         let start = device.result_start(&(own.start * size..own.end * size));
         for batch in pieces.chunks(PIECES_AT_ONCE) {
@@ -175,26 +157,19 @@ impl Attempt {
     fn add_last(&self, part: &Part, coding: &Coding, encoded: &[u8], sum: &mut [u8]) -> Result<(), Stop> {
         coding.codec.decode_add(encoded, sum)?;
         if part.op == ReduceOp::Avg {
-            finish_average(part.data_type, sum, self.plan.ranks() as u32)?;
+            finish_average(part.data_type, sum, self.program.plan().ranks() as u32)?;
         }
         Ok(())
     }
 
-    /// Adds a unit to the own elements, encodes the sum in its place, and sends it on.
-    fn reduce(&self, index: usize, coding: &Coding, unit: &Unit, stage: usize) -> Result<(), Stop> {
+    /// Adds a unit to the own elements, and encodes the sum in its place.
+    fn reduce(&self, index: usize, coding: &Coding, unit: &Unit, step: &Step) -> Result<(), Stop> {
         let part = &self.parts[index];
-        let rounding = self.rounding(index, coding, unit);
-        let divides = part.op == ReduceOp::Avg && self.plan.stage_kind(stage) == StageKind::LastReduce;
-        if let PartMemory::OnDevice(device) = part.memory.whole() {
-            coding.add_on(device, unit, divides.then_some(self.plan.ranks() as u32), rounding)?;
-        } else {
-            self.reduce_on_host(part, coding, unit, (divides, rounding))?;
+        let (rounding, ranks) = (self.rounding(index, coding, unit), self.kind(part, step).ranks);
+        match part.memory.whole() {
+            PartMemory::OnDevice(device) => coding.add_on(device, unit, ranks, rounding),
+            _ => self.reduce_on_host(part, coding, unit, (ranks, rounding)),
         }
-        for slot in unit.slots.clone() {
-            self.states[slot].store(REDUCED, Ordering::Release);
-        }
-        self.send_on(self.plan.frames_of_unit(index, unit), stage);
-        Ok(())
     }
 
     fn reduce_on_host(
@@ -202,7 +177,7 @@ impl Attempt {
         part: &Part,
         coding: &Coding,
         unit: &Unit,
-        (divides, rounding): (bool, Rounding),
+        (ranks, rounding): (Option<u32>, Rounding),
     ) -> Result<(), Stop> {
         let is_cut = coding.codec.piece_elements().is_some();
         let mut scratch = [0; PIECE_ELEMENTS * ELEMENT_BYTES_MAX];
@@ -210,8 +185,8 @@ impl Attempt {
             let add_and_encode = |work: &mut [u8]| {
                 coding.staging.update(piece.encoded.clone(), |encoded| -> Result<(), Stop> {
                     coding.codec.decode_add(encoded, work)?;
-                    if divides {
-                        finish_average(part.data_type, work, self.plan.ranks() as u32)?;
+                    if let Some(ranks) = ranks {
+                        finish_average(part.data_type, work, ranks)?;
                     }
                     Ok(coding.codec.encode(work, encoded, rounding, piece.first_in_chunk)?)
                 })
@@ -227,10 +202,79 @@ impl Attempt {
         Ok(())
     }
 
-    fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
-        let tensor = self.plan.run(index).tensors.start;
-        coding.rounding(self.progress.id().tag.number, self.plan.rank(), tensor, unit)
+    /// Adds all contributions to a unit, and encodes the sum. A tensor on a device is copied for it.
+    fn combine(&self, index: usize, coding: &Coding, unit: &Unit, step: &Step) -> Result<(), Stop> {
+        let (part, rounding) = (&self.parts[index], self.rounding(index, coding, unit));
+        let first = coding.bytes_of(unit).start;
+        let copied = match part.memory.whole() {
+            PartMemory::OnDevice(device) => Some(device.to_host(coding.bytes_of(unit)).ok_or(Stop::Closed)??),
+            memory if !memory.own().has_arrived(&coding.bytes_of(unit)) => return Err(Stop::Closed),
+            _ => None,
+        };
+        let ranks = self.kind(part, step).ranks;
+        let combine_piece = |piece: &Piece, sums: &mut [u8]| -> Result<(), Stop> {
+            let mut combine = |others: &[u8], own: &[u8]| {
+                let contributions = in_order((others, own), coding, (unit, piece), step);
+                coding.staging.update(piece.encoded.clone(), |into| {
+                    coding.codec.combine(&contributions, ranks, sums, into, rounding, piece.first_in_chunk)
+                })
+            };
+            let combined =
+                part.contributions.view(self.contributions_to(unit, part, step), |others| match &copied {
+                    Some(own) => {
+                        Some(combine(others, &own[piece.bytes.start - first..piece.bytes.end - first]))
+                    }
+                    None => part.memory.whole().own().view(piece.bytes.clone(), |own| combine(others, own)),
+                });
+            Ok(combined.flatten().flatten().ok_or(Stop::Closed)??)
+        };
+        let sum_bytes = coding.codec.sum_type().size_bytes();
+        let mut scratch = [0; PIECE_ELEMENTS * ELEMENT_BYTES_MAX];
+        for piece in coding.pieces(unit) {
+            let bytes = sum_bytes * piece.bytes.len() / coding.codec.data_type().size_bytes();
+            if coding.codec.piece_elements().is_some() {
+                combine_piece(&piece, &mut scratch[..bytes])?;
+                continue;
+            }
+            // A scheme that cannot be cut has one piece in each unit.
+            let sums = self.rooms.get(&unit.slots.start).map_or(0, |room| room.sums);
+            part.sums
+                .update(sums..sums + bytes, |sums| combine_piece(&piece, sums))
+                .ok_or(Stop::Closed)??;
+        }
+        Ok(())
     }
+
+    fn rounding(&self, index: usize, coding: &Coding, unit: &Unit) -> Rounding {
+        let plan = self.program.plan();
+        coding.rounding(self.number, plan.rank(), plan.run(index).tensors.start, unit)
+    }
+}
+
+/// Whether the value of a step stays with this rank.
+fn stays(step: &Step) -> bool {
+    step.is_result && step.sends.is_empty()
+}
+
+/// The inputs of a step for a piece of a unit, in the order in which they are added. `others` are the values of others
+/// for the unit, side by side, and `own` the own elements of the piece.
+fn in_order<'a>(
+    (others, own): (&'a [u8], &'a [u8]),
+    coding: &Coding,
+    (unit, piece): (&Unit, &Piece),
+    step: &Step,
+) -> Vec<Contribution<'a>> {
+    let (elements, mut rest) = (coding.bytes_of(unit), others);
+    let mut of_input = |input: &Input| {
+        let Input::Received(hop) = input else { return Contribution::Plain(own) };
+        let (part, whole) =
+            if hop.is_plain { (&piece.bytes, &elements) } else { (&piece.encoded, &unit.encoded) };
+        let (value, after) = rest.split_at(whole.len());
+        rest = after;
+        let value = &value[part.start - whole.start..part.end - whole.start];
+        if hop.is_plain { Contribution::Plain(value) } else { Contribution::Encoded(value) }
+    };
+    step.inputs.iter().map(&mut of_input).collect()
 }
 
 impl Part {

@@ -1,8 +1,8 @@
 //! Collectives as callers make them: one file for each, with what is its own. It checks the arguments, makes the
-//! descriptor that peers vote for, and says which memory the engines work on and what the caller's memory gets
+//! descriptor that peers vote for, and says which memory attempts work on and what the caller's memory gets
 //! besides.
 //!
-//! The engines know a [`Shape`] and memory of the whole tensor, in place or out of place. Where the caller has memory
+//! Attempts know a [`Shape`] and memory of the whole tensor, in place or out of place. Where the caller has memory
 //! for a part of it only, the library has the rest ([`Prepared::rooms`]), and what belongs to the caller is copied by
 //! [`Beside`].
 
@@ -192,7 +192,7 @@ pub(crate) struct Signals {
     pub(crate) ready: Box<dyn Fn() + Send>,
 }
 
-/// Work on the caller's memory beside the tensors that the engines work on.
+/// Work on the caller's memory beside the tensors that attempts work on.
 pub(crate) trait Beside: fmt::Debug + Send + Sync {
     /// Address ranges of that memory, and whether they are written.
     fn ranges(&self) -> Vec<(Range<usize>, bool)>;

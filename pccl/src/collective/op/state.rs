@@ -1,6 +1,6 @@
 //! Where an operation stands: what all of its threads read and change under one lock.
 
-use super::super::algorithm::Running;
+use super::super::attempt::Attempt;
 use crate::{Error, control::Control, limit::Limit, world::Known};
 use pccl_protocol::{OpFault, OpId, PeerId};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) enum Vote {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) phase: Phase,
-    pub(super) attempt: Option<Running>,
+    pub(super) attempt: Option<Arc<Attempt>>,
     /// The peers that take part in it, by rank.
     pub(super) ring: Vec<PeerId>,
     /// The vote to complete the present attempt, once it is out.
@@ -100,7 +100,7 @@ impl State {
     pub(super) fn is_over(&self) -> bool {
         match &self.result {
             None => false,
-            Some(Ok(())) => self.attempt.as_ref().is_none_or(|attempt| attempt.has_released_all()),
+            Some(Ok(())) => self.attempt.as_ref().is_none_or(|attempt| attempt.progress().has_released_all()),
             Some(Err(_)) => true,
         }
     }

@@ -50,7 +50,7 @@ impl Op {
         // A caller whose memory was the cause gets told what is wrong with it; another try would not help.
         let own = self.own_failure().filter(|_| !keep);
         result = delivered.and(own.map_or(result, Err));
-        let (tx_bytes, rx_bytes) = attempt.traffic();
+        let (tx_bytes, rx_bytes) = attempt.progress().traffic();
         let recorder = &self.common.flight;
         let record_result = |error: Option<&Error>| {
             let subject = Some(Subject::Op(attempt.id()));

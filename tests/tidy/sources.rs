@@ -106,6 +106,10 @@ const IMPURE: &[&str] = &[
     "random",
 ];
 
+/// The crate that says who sends what to whom, and what the client library would need to say it again.
+const SCHEDULE: &str = "pccl/schedule/";
+const SCHEDULING: &[&str] = &["% ranks", "% self.ranks", "% plan.ranks", "Hop::new", "Step::new"];
+
 /// Programs and tests, whose business it is to print.
 const PROGRAMS: &[&str] = &["stress/", "tests/", "pccl/capi/build.rs"];
 const PRINTING: &[&str] = &["println!", "print!", "eprintln!", "eprint!"];
@@ -144,6 +148,13 @@ pub(crate) fn problems(tree: &Tree) -> Vec<String> {
         if !is_program {
             for line in PRINTING.iter().flat_map(|needle| lines_with(&source.production, needle)) {
                 complain(line, "a library prints; it has the log for that");
+            }
+        }
+        if !source.path.starts_with(SCHEDULE) && source.path.starts_with("pccl/") {
+            for needle in SCHEDULING {
+                for line in lines_with(&source.production, needle) {
+                    complain(line, &format!("{needle}: who sends what to whom is said in {SCHEDULE}"));
+                }
             }
         }
         if PURE.iter().any(|pure| source.path.starts_with(pure)) {
@@ -280,6 +291,18 @@ fn impurity_is_found() {
         planted(&[("master/src/state/a.rs", fine), ("master/src/random.rs", "use std::io;")]),
         Vec::<String>::new()
     );
+}
+
+#[test]
+fn a_second_schedule_is_found() {
+    for bad in ["let next = (rank + 1) % ranks", "let hop = Hop::new(1, 2)", "Step::new(inputs, sends, true)"]
+    {
+        let text = format!("fn a() {{ {bad}; }}");
+        assert_eq!(
+            planted(&[("pccl/src/collective/a.rs", &text), ("pccl/schedule/src/a.rs", &text)]).len(),
+            1
+        );
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@ mod step;
 mod tree;
 
 #[cfg(test)]
+extern crate self as pccl_schedule;
+#[cfg(test)]
 mod paper;
 #[cfg(test)]
 mod plan_tests;

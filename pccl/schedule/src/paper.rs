@@ -104,4 +104,5 @@ fn value_of(rank: usize, node: &Node, sent: &BTreeMap<Way, Value>) -> Option<Val
     Value::fold(lists.collect::<Option<_>>()?)
 }
 
+mod binomial;
 mod tests;

@@ -139,9 +139,9 @@ impl Plan {
         self.slots
     }
 
-    /// The rank whose contribution is the first in the fold of a chunk, or that has it if it is not folded.
+    /// As [`Shape::start_of`].
     pub fn start_of(&self, chunk: usize) -> usize {
-        (self.shape.owner(chunk) + usize::from(self.shape.folds())) % self.ranks()
+        self.shape.start_of(chunk)
     }
 
     /// The frames of `chunk` in every run, in order.

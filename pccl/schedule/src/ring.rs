@@ -31,7 +31,7 @@ impl Compiler for Ring {
         let folding = if shape.folds() { ranks - 1 } else { 0 };
         let stages = folding + if shape.distributes() { ranks - 1 } else { 0 };
         let sends = |stage: usize| if stage < stages { vec![Hop::new(next, stage)] } else { Vec::new() };
-        let hops = (rank + ranks - plan.start_of(frame.chunk)) % ranks;
+        let hops = shape.hops_to(rank, frame.chunk);
         let mut steps = Vec::with_capacity(2);
         if hops == 0 {
             steps.push(Step::new(vec![Input::Own], sends(0), folding == 0));

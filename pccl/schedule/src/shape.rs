@@ -121,6 +121,16 @@ impl Shape {
         (chunk < self.chunks()).then_some(chunk)
     }
 
+    /// The rank whose contribution is the first in the fold of a chunk, or that has it if it is not folded.
+    pub fn start_of(&self, chunk: usize) -> usize {
+        (self.owner(chunk) + usize::from(self.folds)) % self.ranks
+    }
+
+    /// How many hops around the ring it is to a rank from where a chunk starts.
+    pub fn hops_to(&self, rank: usize, chunk: usize) -> usize {
+        (rank + self.ranks - self.start_of(chunk)) % self.ranks
+    }
+
     /// Whether consecutive tensors may be cut as one: not if a rank has a part of each.
     pub fn spans_tensors(&self) -> bool {
         self.cut == Cut::Whole || (self.folds && self.distributes)
@@ -171,6 +181,16 @@ mod tests {
                 prop_assert_eq!(owned, owners, "{}", name);
             }
         }
+    }
+
+    #[test]
+    fn a_chunk_starts_after_its_owner_if_it_is_folded() {
+        let hops =
+            |shape: &Shape| (0..shape.chunks()).map(|chunk| shape.hops_to(1, chunk)).collect::<Vec<_>>();
+        assert_eq!(hops(&Shape::all_reduce(4)), [1, 0, 3, 2]);
+        assert_eq!(hops(&Shape::reduce_scatter(4, &[])), [0, 3, 2, 1]);
+        assert_eq!(hops(&Shape::all_gather(4, &[])), [1, 0, 3, 2]);
+        assert_eq!(hops(&Shape::broadcast(4, 3)), [2]);
     }
 
     #[test]

@@ -143,6 +143,18 @@ impl Ring {
         inputs: &[Vec<f32>],
         memory: Memory,
         op: ReduceOp,
+        how: (usize, Option<Quantisation>),
+    ) -> Self {
+        Self::programmed(Program::ring, shape, inputs, memory, op, how)
+    }
+
+    /// A collective by another algorithm.
+    pub(super) fn programmed(
+        program: fn(Plan) -> Program,
+        shape: &Shape,
+        inputs: &[Vec<f32>],
+        memory: Memory,
+        op: ReduceOp,
         (frame_bytes, quantisation): (usize, Option<Quantisation>),
     ) -> Self {
         let levels: Vec<Level> = Level::ALL.into_iter().filter(|level| level.is_available()).collect();
@@ -150,7 +162,7 @@ impl Ring {
             .iter()
             .enumerate()
             .map(|(index, input)| Rank {
-                program: Program::ring(Plan::new(&[], shape, index, frame_bytes)),
+                program: program(Plan::new(&[], shape, index, frame_bytes)),
                 send: input.clone(),
                 recv: vec![f32::NAN; input.len()],
                 owner: Arc::default(),
@@ -183,7 +195,7 @@ impl Ring {
             let backup = Arc::new(Backup::new(backup_bytes(&descriptor, &raws), &counter));
             let owner: Weak<dyn AttemptOwner> = Arc::<Owner>::downgrade(&rank.owner);
             let room = |bytes| Arc::new(Backup::new(bytes, &counter));
-            rank.program = Program::ring(plan);
+            rank.program = program(plan);
             let tensors = (&descriptor, &raws[..]);
             let attempt = Attempt::new(ID, Arc::new(rank.program.clone()), tensors, (backup, &room), owner);
             attempt.prepare();
@@ -207,25 +219,27 @@ impl Ring {
         self.ranks.iter().map(|rank| rank.owner.sent.lock().len()).sum()
     }
 
-    fn take(&self, mut index: usize) -> (usize, Outgoing) {
+    /// Takes a frame: with the ranks that it goes from and to.
+    fn take(&self, mut index: usize) -> ([usize; 2], Outgoing) {
         for (sender, rank) in self.ranks.iter().enumerate() {
             let mut sent = rank.owner.sent.lock();
             if index < sent.len() {
-                return (sender, sent.remove(index).1);
+                let (to, frame) = sent.remove(index);
+                return ([sender, to], frame);
             }
             index -= sent.len();
         }
         unreachable!("the index is below the number of frames under way")
     }
 
-    /// Moves one frame from its sender to the next rank, in pieces of `piece` bytes, at most `pieces` of them. `false`:
+    /// Moves one frame from its sender to another rank, in pieces of `piece` bytes, at most `pieces` of them. `false`:
     /// it was cut off.
     pub(super) fn deliver(&self, index: usize, piece: usize, pieces: usize) -> bool {
-        let (sender, frame) = self.take(index);
+        let ([sender, to], frame) = self.take(index);
         let header = frame.header;
         let payload = payload_of(&frame);
         frame.transfer.released(&header);
-        let receiver = self.attempt((sender + 1) % self.ranks.len());
+        let receiver = self.attempt(to);
         let landing = receiver.admit(&header).expect("in the plan");
         for (number, bytes) in payload.chunks(piece).enumerate() {
             if number == pieces {
@@ -240,7 +254,7 @@ impl Ring {
                 Landing::Discard => panic!("the gate is open"),
             }
         }
-        self.delivered.lock().push(sent(sender, (sender + 1) % self.ranks.len(), &header));
+        self.delivered.lock().push(sent(sender, to, &header));
         receiver.arrived(&header);
         true
     }

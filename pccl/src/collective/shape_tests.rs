@@ -1,13 +1,18 @@
 //! Whole attempts of every shape without a network: their results, and what is left after an abort anywhere.
 
+#[path = "../../schedule/src/paper/binomial.rs"]
+mod binomial;
+
 use super::attempt_tests::{Memory, Ring, bytes_of, inputs};
+use binomial::Binomial;
 use pccl_quant::{
     DataType, ReduceOp,
     quantise::{Block, Quantisation, Scheme},
 };
 use pccl_quant_reference::{divide_scalar, fold_scalar};
-use pccl_schedule::Shape;
+use pccl_schedule::{Program, Shape};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const F32: DataType = DataType::Float32;
 
@@ -139,6 +144,38 @@ proptest! {
             }
             deliver_all(&ring);
             check(&ring, name, &shape, (op, quantisation), &inputs, in_place);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    /// A new algorithm is carried out, and taken back, by what carries out the others.
+    #[test]
+    fn a_binomial_tree_gives_what_the_shape_says_or_leaves_everything_as_it_was(
+        ranks in 1usize..=9, root: prop::sample::Index, count in 0usize..300, in_place: bool, frame in 1usize..8,
+        quantisation in quantisations(), cut in prop::option::of(0usize..60),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 100),
+    ) {
+        let (inputs, op) = (inputs(ranks, count), ReduceOp::Sum);
+        let program = |plan| Program::new(plan, Arc::new(Binomial));
+        for (name, shape) in Shape::samples(ranks, root.index(ranks), count).into_iter().filter(|(_, it)| !it.folds()) {
+            let all = Ring::programmed(program, &shape, &inputs, in_place.into(), op, (frame * 64, quantisation));
+            all.start();
+            let mut order = order.iter().cycle().take(cut.unwrap_or(usize::MAX));
+            while all.under_way() > 0 && let Some(index) = order.next() {
+                prop_assert!(all.deliver(index.index(all.under_way()), 24, usize::MAX));
+            }
+            if all.under_way() == 0 {
+                deliver_all(&all);
+                check(&all, name, &shape, (op, quantisation), &inputs, in_place);
+                continue;
+            }
+            all.retract_all();
+            for (rank, input) in inputs.iter().enumerate() {
+                all.attempt(rank).restore();
+                prop_assert!(bytes_of(&all.ranks[rank].send) == bytes_of(input), "{}, rank {}", name, rank);
+            }
         }
     }
 }

@@ -107,27 +107,27 @@ impl Pipeline {
         tensors.iter().map(|tensor| areas(tensor.role()) * tensor.bytes()).sum()
     }
 
-    /// Begins to copy what tensors contribute into `room`, which has [`Pipeline::room_bytes`]; the part of `rank` of
-    /// each of `ranks` parts comes first, then that of the rank before, and so on. With a `failure` nothing is copied.
+    /// Begins to copy what tensors contribute into `room`, which has [`Pipeline::room_bytes`]. `turns` are those in
+    /// which equal parts of all of it are needed; at least one. With a `failure` nothing is copied.
     pub(crate) fn begin(
         tensors: Vec<OnDevice>,
         room: Arc<Backup>,
-        first: (usize, usize),
+        turns: &[usize],
         failure: Option<Error>,
     ) -> Self {
-        Self::begin_with(tensors, room, first, failure, PATIENCE)
+        Self::begin_with(tensors, room, turns, failure, PATIENCE)
     }
 
     /// The same with another patience.
     pub(super) fn begin_with(
         tensors: Vec<OnDevice>,
         room: Arc<Backup>,
-        (rank, ranks): (usize, usize),
+        turns: &[usize],
         failure: Option<Error>,
         patience: Duration,
     ) -> Self {
         let copier = Arc::new(Copier::new(tensors, room, patience));
-        let order = copier.order(rank, ranks);
+        let order = copier.order(turns);
         let thread = Mutex::new(None);
         if let Some(error) = failure {
             copier.fail(copier.state.lock(), error);
@@ -270,15 +270,13 @@ impl Copier {
         Self { tensors, pieces, room, bytes: before, patience, state, changed }
     }
 
-    /// The order in which a rank of the ring needs the pieces of contributions: chunks with falling numbers, from its
-    /// own on.
-    fn order(&self, rank: usize, ranks: usize) -> Vec<usize> {
-        let ranks = ranks.max(1);
+    /// The order in which the pieces of contributions are needed.
+    fn order(&self, turns: &[usize]) -> Vec<usize> {
         let chunk_of = |piece: &Piece| {
             let at = self.tensors[piece.tensor].before + piece.bytes.start;
-            (at as u128 * ranks as u128 / self.bytes.max(1) as u128) as usize
+            (at as u128 * turns.len() as u128 / self.bytes.max(1) as u128) as usize
         };
-        let turn = |chunk: usize| (rank + ranks - chunk.min(ranks - 1)) % ranks;
+        let turn = |chunk: usize| turns.get(chunk.min(turns.len().saturating_sub(1)));
         let mut order: Vec<usize> = (0..self.pieces.len()).filter(|index| self.comes_down(*index)).collect();
         // In the piece in which a chunk begins there is the end of the one before.
         order.sort_by_key(|index| turn(chunk_of(&self.pieces[*index])));

@@ -31,7 +31,7 @@ fn what_is_finished_goes_up_before_the_rest_and_is_put_back() {
     let (address, memory) = device(&standin, &given);
     let room = room(2 * BYTES);
     let tensor = OnDevice::new(memory.clone(), memory, Role::Exchanges);
-    let pipeline = Pipeline::begin(vec![tensor], room.clone(), (1, 3), None);
+    let pipeline = Pipeline::begin(vec![tensor], room.clone(), &[1, 0, 2], None);
     let Origins { contribution, result } = pipeline.origins(0);
     assert!(contribution.arrived(&(0..BYTES)), "all of it comes down");
     assert!(room.view(0..BYTES, |down| down == given));
@@ -57,7 +57,7 @@ fn a_device_that_copies_nothing_is_given_up() {
     // One of the copies, not what is needed to begin with them.
     standin.hold(12);
     let patience = Duration::from_millis(50);
-    let pipeline = Pipeline::begin_with(vec![tensor], room(2 * BYTES), (0, 2), None, patience);
+    let pipeline = Pipeline::begin_with(vec![tensor], room(2 * BYTES), &[0, 1], None, patience);
     let (told, hears) = mpsc::channel();
     pipeline.tell(Hearer {
         failed: Box::new(move |text| told.send(text).expect("somebody hears it")),
@@ -79,7 +79,7 @@ fn a_copy_that_fails_is_told_and_nobody_waits_for_it() {
     let tensor = OnDevice::new(memory.clone(), memory, Role::Exchanges);
     // The copies, not what is needed to begin with them.
     standin.fail(12, 2);
-    let pipeline = Pipeline::begin(vec![tensor], room(2 * BYTES), (0, 2), None);
+    let pipeline = Pipeline::begin(vec![tensor], room(2 * BYTES), &[0, 1], None);
     let Origins { contribution, .. } = pipeline.origins(0);
     assert!(!contribution.arrived(&(0..BYTES)), "it does not come");
     let (told, hears) = mpsc::channel();

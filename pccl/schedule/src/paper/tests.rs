@@ -1,6 +1,6 @@
 //! Every algorithm on paper: each result is the fold of all contributions, each once, in the same order on every rank.
 
-use super::*;
+use super::{binomial::Binomial, *};
 use crate::{Ownership, Plan, Program, Shape};
 use pccl_protocol::{Algorithm, PartDescriptor, Site};
 use pccl_quant::{
@@ -8,7 +8,7 @@ use pccl_quant::{
     quantise::{Block, Quantisation, Scheme},
 };
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Up to this number of ranks everything is tried.
 const RANKS: usize = 16;
@@ -191,6 +191,24 @@ fn every_exchange_of_whole_contributions_is_right() {
                 assert_right(&plans, &programs, &apart(ranks), algorithm.in_words());
                 let each = if algorithm == Algorithm::ReduceBroadcast { 2 } else { ranks };
                 assert_eq!(moved(&programs).values().sum::<usize>(), each * (ranks - 1) * bytes);
+            }
+        }
+    }
+}
+
+/// An algorithm that is a file and nothing else.
+#[test]
+fn a_binomial_tree_is_right_for_every_number_of_ranks() {
+    for ranks in 1..=RANKS {
+        for root in 0..ranks {
+            for (name, shape) in Shape::samples(ranks, root, 2 * ranks) {
+                if shape.folds() {
+                    continue;
+                }
+                let plans = plans(&parts(&[2 * ranks], None), &shape, 8);
+                let program = |plan: &Plan| Program::new(plan.clone(), Arc::new(Binomial));
+                let programs: Vec<_> = plans.iter().map(program).collect();
+                assert_right(&plans, &programs, &apart(ranks), name);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Tensors on devices: those that are quantised where they are, and those for which memory of the host stands.
 
-use super::{Beside, Context, Place, Prepared, Signals};
+use super::{Beside, Context, Place, Prepared, Signals, shape_of};
 use crate::{
     Error,
     memory::{Hearer, OnDevice, Pipeline, RawTensor, Role},
@@ -37,8 +37,8 @@ pub(super) fn with_host_memory(prepared: &mut Prepared, context: &Context<'_>) -
     }
     let (indices, devices): (Vec<usize>, Vec<OnDevice>) = staged.into_iter().unzip();
     let room = context.backups.take(Pipeline::room_bytes(&devices));
-    let first = first_chunk(&prepared.descriptor.collective, context);
-    let pipeline = Pipeline::begin(devices, room.clone(), first, failure);
+    let turns = turns(&prepared.descriptor.collective, context);
+    let pipeline = Pipeline::begin(devices, room.clone(), &turns, failure);
     for (tensor, index) in indices.into_iter().enumerate() {
         prepared.raws[index] = pipeline.raw(tensor);
     }
@@ -63,13 +63,13 @@ pub(super) fn is_quantised_there(
     }
 }
 
-/// The chunk that this rank needs first, of how many; those with falling numbers follow.
-fn first_chunk(collective: &Collective, context: &Context<'_>) -> (usize, usize) {
-    let (rank, ranks) = (context.world.rank, context.world.ring.len().max(1));
-    match collective {
-        Collective::AllReduce(_) => (rank, ranks),
-        Collective::ReduceScatter(_) => ((rank + ranks - 1) % ranks, ranks),
-        _ => (0, 1),
+/// The turns in which the ring needs the chunks of contributions, as the caller knows it. The others copy in any order.
+fn turns(collective: &Collective, context: &Context<'_>) -> Vec<usize> {
+    match shape_of(collective, &context.world.ring) {
+        Some(shape) if shape.folds() => {
+            (0..shape.chunks()).map(|chunk| shape.hops_to(context.world.rank, chunk)).collect()
+        }
+        _ => vec![0],
     }
 }
 

@@ -31,7 +31,7 @@ mod program_tests;
 
 pub use ownership::{Ownership, frame_bytes};
 pub use plan::{FRAME_BYTES, Frame, Plan, Unit};
-pub use program::{Arrival, Node, Program};
+pub use program::{Arrival, Program};
 pub use runs::Run;
 pub use shape::Shape;
 pub use sites::Sites;

@@ -1,10 +1,31 @@
 //! The programs of all ranks, carried out on paper: on names of contributions instead of numbers.
 
 use super::{
-    program::Node,
-    step::{Hop, Input},
+    plan::{Frame, Unit},
+    program::Program,
+    step::{Hop, Input, Step},
 };
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
+
+/// A step of one rank, with the unit that it is for.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    /// The index of the run.
+    pub(crate) part: usize,
+    /// The unit of it.
+    pub(crate) unit: Unit,
+    /// The step.
+    pub(crate) step: Step,
+}
+
+/// All steps of one rank, unit by unit.
+pub(crate) fn nodes(program: &Program) -> Vec<Node> {
+    let of_unit = |(first, unit, steps): (Frame, Unit, Cow<'_, [Step]>)| {
+        let node = |step: &Step| Node { part: first.part, unit: unit.clone(), step: step.clone() };
+        steps.iter().map(node).collect::<Vec<_>>()
+    };
+    program.units().flat_map(of_unit).collect()
+}
 
 /// Something that came out of contributions.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -33,17 +33,6 @@ pub struct Program {
     first_sent: OnceLock<Vec<(Hop, Frame)>>,
 }
 
-/// A step with the unit that it is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
-    /// The index of the run.
-    pub part: usize,
-    /// The unit of it.
-    pub unit: Unit,
-    /// The step.
-    pub step: Step,
-}
-
 /// A frame that comes to this rank.
 #[derive(Debug, Clone)]
 pub struct Arrival<'a> {
@@ -137,14 +126,6 @@ impl Program {
     pub fn folding_step(&self, frame: &Frame) -> Option<&Step> {
         let make = || self.compiler.folding_step(&self.plan, frame);
         self.folding.get(frame.chunk)?.get_or_init(make).as_ref()
-    }
-
-    /// All steps of this rank, unit by unit.
-    pub fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
-        self.units().flat_map(move |(first, unit, steps)| {
-            let node = |step: &Step| Node { part: first.part, unit: unit.clone(), step: step.clone() };
-            steps.iter().map(node).collect::<Vec<_>>()
-        })
     }
 
     /// Every frame that this rank sends, with the way of it.

@@ -77,8 +77,8 @@ fn apart(ranks: usize) -> Vec<u16> {
     (0..ranks).map(|rank| rank as u16).collect()
 }
 
-fn nodes(programs: &[Program]) -> Vec<Vec<Node>> {
-    programs.iter().map(|program| program.nodes().collect()).collect()
+fn all_nodes(programs: &[Program]) -> Vec<Vec<Node>> {
+    programs.iter().map(nodes).collect()
 }
 
 /// The bytes that go from each rank to each other one.
@@ -93,7 +93,7 @@ fn moved(programs: &[Program]) -> BTreeMap<(usize, usize), usize> {
 }
 
 fn assert_right(plans: &[Plan], programs: &[Program], sites: &[u16], what: &str) {
-    let found = problem(plans, &nodes(programs), sites);
+    let found = problem(plans, &all_nodes(programs), sites);
     assert_eq!(found, None, "{what} among {} ranks", plans.len());
 }
 
@@ -244,7 +244,7 @@ proptest! {
         for (name, shape) in Shape::samples(ranks, root.index(ranks), count) {
             let plans = plans(&parts(&[count], None), &shape, 64);
             let programs: Vec<_> = plans.iter().cloned().map(Program::ring).collect();
-            prop_assert_eq!(problem(&plans, &nodes(&programs), &apart(ranks)), None, "{}", name);
+            prop_assert_eq!(problem(&plans, &all_nodes(&programs), &apart(ranks)), None, "{}", name);
         }
     }
 }
@@ -290,7 +290,7 @@ fn planted_mistakes_are_found() {
     for programs in [ring, tree] {
         assert_right(&plans, &programs, &apart(4), "without a mistake");
         for (name, make) in MISTAKES {
-            let mut all = nodes(&programs);
+            let mut all = all_nodes(&programs);
             make(&mut all);
             assert!(problem(&plans, &all, &apart(4)).is_some(), "not found: {name}");
         }

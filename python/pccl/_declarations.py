@@ -1,7 +1,79 @@
-"""The structures and functions of ``pccl.h``, made of it by ``make_python_declarations`` of tidy."""
+"""The constants, structures and functions of ``pccl.h``, made of it by ``make_python_declarations`` of tidy."""
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
                     c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
+
+pcclSuccess = 0
+pcclNotInitialized = 1
+pcclInternalError = 2
+pcclInvalidArgument = 3
+pcclInvalidUsage = 4
+pcclTooFewPeers = 5
+pcclMasterConnectionFailed = 6
+pcclRankConnectionFailed = 7
+pcclRankConnectionLost = 8
+pcclNoSharedStateAvailable = 9
+pcclPendingAsyncOps = 10
+pcclUpdateTopologyFailed = 11
+pcclTopologyOptimizationFailed = 12
+
+pcclUint8 = 0
+pcclInt8 = 1
+pcclInt16 = 2
+pcclUint16 = 3
+pcclUint32 = 4
+pcclInt32 = 5
+pcclUint64 = 6
+pcclInt64 = 7
+pcclFloat16 = 8
+pcclBFloat16 = 9
+pcclFloat = 10
+pcclDouble = 11
+
+pcclDeviceCpu = 0
+pcclDeviceCuda = 1
+
+pcclSum = 0
+pcclAvg = 1
+pcclProd = 2
+pcclMax = 3
+pcclMin = 4
+
+PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE = 1
+PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE = 2
+PCCL_ATTRIBUTE_NUM_DISTINCT_PEER_GROUPS = 3
+PCCL_ATTRIBUTE_LARGEST_PEER_GROUP_WORLD_SIZE = 4
+
+PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR = 0
+PCCL_SHARED_STATE_SYNC_STRATEGY_RECEIVE_ONLY = 1
+PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY = 2
+
+pcclDistributionHintNone = 0
+pcclDistributionHintNormal = 1
+pcclDistributionHintUniform = 2
+pcclDistributionNone = 0
+pcclDistributionNormal = 1
+pcclDistributionUniform = 2
+PCCL_DISTRIBUTION_HINT_NONE = 0
+PCCL_DISTRIBUTION_HINT_NORMAL = 1
+PCCL_DISTRIBUTION_HINT_UNIFORM = 2
+
+pcclQuantNone = 0
+pcclQuantMinMax = 1
+pcclQuantZeroPointScale = 2
+pcclQuantBlockAffineUint8 = 100
+pcclQuantBlockSymmetricInt8 = 101
+pcclQuantBlockAffineUint4 = 102
+pcclQuantCastBFloat16 = 103
+pcclQuantCastFloat16 = 104
+
+pcclScheduleAutomatic = 0
+pcclScheduleRing = 1
+pcclScheduleAllGather = 2
+pcclScheduleDirect = 3
+pcclScheduleReduceBroadcast = 4
+pcclSchedulePairwise = 5
+pcclScheduleSites = 6
 
 RankUuid = c_uint8 * 16
 
@@ -84,6 +156,21 @@ class SharedStateSyncInfo(Structure):
         ("tx_bytes", c_uint64),
         ("rx_bytes", c_uint64),
     ]
+
+pcclRemedyNone = 0
+pcclRemedyRetry = 1
+pcclRemedyWaitForPeers = 2
+pcclRemedyReconnect = 3
+pcclRemedyGiveUp = 4
+pcclRemedyFormGroup = 5
+
+pcclLogEnvironment = -1
+pcclLogOff = 0
+pcclLogError = 1
+pcclLogWarn = 2
+pcclLogInfo = 3
+pcclLogDebug = 4
+pcclLogTrace = 5
 
 LogCallback = CFUNCTYPE(None, c_int, c_char_p, c_char_p, c_void_p)
 
@@ -221,6 +308,16 @@ class SaveOptions(Structure):
         ("shape_count", c_size_t),
         ("shapes", POINTER(TensorShape)),
     ]
+
+pcclIterationAnySubset = 0
+pcclIterationStrictMajority = 1
+
+pcclIterationTimeHeartbeat = 0
+pcclIterationTimeInactive = 1
+pcclIterationTimeNoProgress = 2
+pcclIterationTimePoll = 3
+pcclIterationTimeStore = 4
+pcclIterationTimeJoin = 5
 
 
 class IterationInfo(Structure):

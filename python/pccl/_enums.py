@@ -1,8 +1,10 @@
-"""The enums of the header, with its numbers, and how arguments become members of them."""
+"""The enums of the header, and how arguments become members of them."""
 
 import importlib
 from enum import Enum
 from typing import Any, Dict, Optional, Type, TypeVar, cast
+
+from . import _declarations as structs
 
 _Member = TypeVar("_Member", bound="Choice")
 
@@ -47,42 +49,42 @@ class Choice(Enum):
 class Result(Enum):
     """The code that the C function behind a call returned."""
 
-    SUCCESS = 0
-    NOT_INITIALIZED = 1
-    INTERNAL_ERROR = 2
-    INVALID_ARGUMENT = 3
-    INVALID_USAGE = 4
-    TOO_FEW_PEERS = 5
-    MASTER_CONNECTION_FAILED = 6
-    RANK_CONNECTION_FAILED = 7
-    RANK_CONNECTION_LOST = 8
-    NO_SHARED_STATE_AVAILABLE = 9
-    PENDING_ASYNC_OPS = 10
-    UPDATE_TOPOLOGY_FAILED = 11
-    TOPOLOGY_OPTIMIZATION_FAILED = 12
+    SUCCESS = structs.pcclSuccess
+    NOT_INITIALIZED = structs.pcclNotInitialized
+    INTERNAL_ERROR = structs.pcclInternalError
+    INVALID_ARGUMENT = structs.pcclInvalidArgument
+    INVALID_USAGE = structs.pcclInvalidUsage
+    TOO_FEW_PEERS = structs.pcclTooFewPeers
+    MASTER_CONNECTION_FAILED = structs.pcclMasterConnectionFailed
+    RANK_CONNECTION_FAILED = structs.pcclRankConnectionFailed
+    RANK_CONNECTION_LOST = structs.pcclRankConnectionLost
+    NO_SHARED_STATE_AVAILABLE = structs.pcclNoSharedStateAvailable
+    PENDING_ASYNC_OPS = structs.pcclPendingAsyncOps
+    UPDATE_TOPOLOGY_FAILED = structs.pcclUpdateTopologyFailed
+    TOPOLOGY_OPTIMIZATION_FAILED = structs.pcclTopologyOptimizationFailed
 
 
 class Remedy(Enum):
     """What a program does about a failure."""
 
-    NONE = 0
-    RETRY = 1
-    WAIT_FOR_PEERS = 2
-    RECONNECT = 3
-    GIVE_UP = 4
+    NONE = structs.pcclRemedyNone
+    RETRY = structs.pcclRemedyRetry
+    WAIT_FOR_PEERS = structs.pcclRemedyWaitForPeers
+    RECONNECT = structs.pcclRemedyReconnect
+    GIVE_UP = structs.pcclRemedyGiveUp
     #: Form the group again with ``form_group``, of those who are there and with a fresh uuid, then sync.
-    FORM_GROUP = 5
+    FORM_GROUP = structs.pcclRemedyFormGroup
 
 
 class ReduceOp(Choice):
     """What a reduce computes. Where one is an argument, a name does as well (``"sum"``, ``"avg"``, ``"mean"``), and so
     does a ``torch.distributed.ReduceOp``: its name counts, not its number, which means something else."""
 
-    SUM = 0
-    AVG = 1
-    PROD = 2
-    MAX = 3
-    MIN = 4
+    SUM = structs.pcclSum
+    AVG = structs.pcclAvg
+    PROD = structs.pcclProd
+    MAX = structs.pcclMax
+    MIN = structs.pcclMin
 
     @classmethod
     def _foreign_name(cls, value: Any) -> Optional[str]:
@@ -101,75 +103,75 @@ class ReduceOp(Choice):
 class Attribute(Choice):
     """A size of the run."""
 
-    GLOBAL_WORLD_SIZE = 1
-    LOCAL_WORLD_SIZE = 2
-    NUM_DISTINCT_PEER_GROUPS = 3
-    LARGEST_PEER_GROUP_WORLD_SIZE = 4
+    GLOBAL_WORLD_SIZE = structs.PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE
+    LOCAL_WORLD_SIZE = structs.PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE
+    NUM_DISTINCT_PEER_GROUPS = structs.PCCL_ATTRIBUTE_NUM_DISTINCT_PEER_GROUPS
+    LARGEST_PEER_GROUP_WORLD_SIZE = structs.PCCL_ATTRIBUTE_LARGEST_PEER_GROUP_WORLD_SIZE
 
 
 class SharedStateSyncStrategy(Choice):
     """What a peer does in a sync."""
 
-    ENFORCE_POPULAR = 0
-    RECEIVE_ONLY = 1
-    SEND_ONLY = 2
+    ENFORCE_POPULAR = structs.PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR
+    RECEIVE_ONLY = structs.PCCL_SHARED_STATE_SYNC_STRATEGY_RECEIVE_ONLY
+    SEND_ONLY = structs.PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY
 
 
 class Schedule(Choice):
     """How the data of a reduce travels. The second to fourth of these are for small reduces and cannot be chosen."""
 
-    AUTOMATIC = 0
-    RING = 1
-    ALL_GATHER = 2
-    DIRECT = 3
-    REDUCE_BROADCAST = 4
-    PAIRWISE = 5
-    SITES = 6
+    AUTOMATIC = structs.pcclScheduleAutomatic
+    RING = structs.pcclScheduleRing
+    ALL_GATHER = structs.pcclScheduleAllGather
+    DIRECT = structs.pcclScheduleDirect
+    REDUCE_BROADCAST = structs.pcclScheduleReduceBroadcast
+    PAIRWISE = structs.pcclSchedulePairwise
+    SITES = structs.pcclScheduleSites
 
 
 class DeviceType(Choice):
     """Where the memory of a tensor is."""
 
-    CPU = 0
-    CUDA = 1
+    CPU = structs.pcclDeviceCpu
+    CUDA = structs.pcclDeviceCuda
 
 
 class DistributionHint(Choice):
     """How values are distributed. It changes nothing."""
 
-    NONE = 0
-    NORMAL = 1
-    UNIFORM = 2
+    NONE = structs.pcclDistributionHintNone
+    NORMAL = structs.pcclDistributionHintNormal
+    UNIFORM = structs.pcclDistributionHintUniform
 
 
 class QuantizationAlgorithm(Choice):
     """How floats travel in fewer bits: docs/quantisation.md."""
 
-    NONE = 0
-    MIN_MAX = 1
-    ZERO_POINT_SCALE = 2
-    BLOCK_AFFINE_UINT8 = 100
-    BLOCK_SYMMETRIC_INT8 = 101
-    BLOCK_AFFINE_UINT4 = 102
-    CAST_BFLOAT16 = 103
-    CAST_FLOAT16 = 104
+    NONE = structs.pcclQuantNone
+    MIN_MAX = structs.pcclQuantMinMax
+    ZERO_POINT_SCALE = structs.pcclQuantZeroPointScale
+    BLOCK_AFFINE_UINT8 = structs.pcclQuantBlockAffineUint8
+    BLOCK_SYMMETRIC_INT8 = structs.pcclQuantBlockSymmetricInt8
+    BLOCK_AFFINE_UINT4 = structs.pcclQuantBlockAffineUint4
+    CAST_BFLOAT16 = structs.pcclQuantCastBFloat16
+    CAST_FLOAT16 = structs.pcclQuantCastFloat16
 
 
 class DataType(Choice):
     """The type of elements. Where one is an argument, its name does as well, and so does a type of torch or numpy."""
 
-    UINT8 = 0
-    INT8 = 1
-    INT16 = 2
-    UINT16 = 3
-    UINT32 = 4
-    INT32 = 5
-    UINT64 = 6
-    INT64 = 7
-    FLOAT16 = 8
-    BFLOAT16 = 9
-    FLOAT = 10
-    DOUBLE = 11
+    UINT8 = structs.pcclUint8
+    INT8 = structs.pcclInt8
+    INT16 = structs.pcclInt16
+    UINT16 = structs.pcclUint16
+    UINT32 = structs.pcclUint32
+    INT32 = structs.pcclInt32
+    UINT64 = structs.pcclUint64
+    INT64 = structs.pcclInt64
+    FLOAT16 = structs.pcclFloat16
+    BFLOAT16 = structs.pcclBFloat16
+    FLOAT = structs.pcclFloat
+    DOUBLE = structs.pcclDouble
 
     @property
     def itemsize(self) -> int:

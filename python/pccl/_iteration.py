@@ -11,7 +11,7 @@ from ._errors import PCCLError
 from ._library import library, structs
 from ._log import attach
 
-_POLICIES = {"any_subset": 0, "strict_majority": 1}
+_POLICIES = {"any_subset": structs.pcclIterationAnySubset, "strict_majority": structs.pcclIterationStrictMajority}
 _MAX_PAYLOAD = 4096
 
 

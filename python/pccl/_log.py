@@ -12,7 +12,13 @@ from ._library import library, structs
 LOGGER = logging.getLogger("pccl")
 #: Below DEBUG, as the library has one level more.
 TRACE = 5
-_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: TRACE}
+_LEVELS = {
+    structs.pcclLogError: logging.ERROR,
+    structs.pcclLogWarn: logging.WARNING,
+    structs.pcclLogInfo: logging.INFO,
+    structs.pcclLogDebug: logging.DEBUG,
+    structs.pcclLogTrace: TRACE,
+}
 _ENVIRONMENT = ("PCCL_LOG_LEVEL", "RUST_LOG")
 _attached = False
 #: How long the end of Python waits for handlers that do not return, after the library has waited for as long.

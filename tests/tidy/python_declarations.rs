@@ -1,4 +1,4 @@
-//! The structures and functions of the C interface as Python's `ctypes` wants them, made of the header.
+//! The constants, structures and functions of the C interface as Python's `ctypes` wants them, made of the header.
 
 use crate::tree::{self, Tree};
 use std::{collections::BTreeMap, fmt::Write};
@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write};
 const HEADER: &str = "include/pccl.h";
 const MODULE: &str = "python/pccl/_declarations.py";
 const HEAD: &str = "\
-\"\"\"The structures and functions of ``pccl.h``, made of it by ``make_python_declarations`` of tidy.\"\"\"
+\"\"\"The constants, structures and functions of ``pccl.h``, made of it by ``make_python_declarations`` of tidy.\"\"\"
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
                     c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
@@ -89,7 +89,13 @@ impl Declarations {
     /// One statement of the header, without its semicolon. `None`: Python does not need it.
     fn add(&mut self, statement: &str) -> Option<()> {
         if let Some(rest) = statement.strip_prefix("typedef enum ") {
-            self.kinds.insert(rest.rsplit(' ').next()?.to_owned(), Kind::Enum);
+            let (constants, name) = rest.split_once('{')?.1.split_once('}')?;
+            self.text.push('\n');
+            for constant in constants.split(',') {
+                let (constant, number) = constant.split_once('=')?;
+                let _ = writeln!(self.text, "{} = {}", constant.trim(), number.trim());
+            }
+            self.kinds.insert(name.trim().to_owned(), Kind::Enum);
         } else if let Some(rest) = statement.strip_prefix("typedef void (*") {
             let (name, parameters) = rest.trim_end_matches(')').split_once(")(")?;
             let types = self.types(parameters)?;
@@ -211,6 +217,9 @@ PCCL_EXPORT pcclKind_t pcclUnknown(other_t it);
     let (text, functions) =
         made.strip_prefix(HEAD).expect("its head").split_once("#: Of").expect("functions");
     let declared = "
+pcclOne = 1
+pcclTwo = 2
+
 RankUuid = c_uint8 * 16
 
 

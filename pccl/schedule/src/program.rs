@@ -190,20 +190,18 @@ impl Program {
         Some(Arrival { frame, steps, hop, taker, number, before })
     }
 
-    /// The steps for the unit of the frame with that header, the index of the one whose value this rank sends as that
-    /// frame, and one of the ways that it goes.
+    /// The steps for the unit of the frame with that header, and the index of the one whose value this rank sends as that
+    /// frame.
     pub fn departure(
         &self,
         part: usize,
         stage: usize,
         offset: u64,
         len: u32,
-    ) -> Option<(Cow<'_, [Step]>, usize, Hop)> {
-        let frame = self.frame_of(part, stage, offset, len)?;
-        let steps = self.steps(&frame);
-        let hop = |step: &Step| step.sends.iter().find(|hop| hop.stage == stage).copied();
-        let (index, hop) = steps.iter().enumerate().find_map(|(index, step)| Some((index, hop(step)?)))?;
-        Some((steps, index, hop))
+    ) -> Option<(Cow<'_, [Step]>, usize)> {
+        let steps = self.steps(&self.frame_of(part, stage, offset, len)?);
+        let index = steps.iter().position(|step| step.sends.iter().any(|hop| hop.stage == stage))?;
+        Some((steps, index))
     }
 
     /// The frames as which the value of a unit travels there.
@@ -218,6 +216,11 @@ impl Program {
     /// Whether whole contributions travel, and not units.
     pub fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Whether frames of that stage have elements of a quantised tensor as they are.
+    pub fn is_plain(&self, stage: usize) -> bool {
+        self.compiler.is_plain(&self.plan, stage)
     }
 
     /// The values that a unit may get from others, at most.
@@ -246,7 +249,7 @@ impl Program {
             let is_it = (part, offset, len as usize) == (whole.part, whole.offset as u64, whole.len);
             return (is_it && len > 0).then_some(whole);
         }
-        if self.compiler.is_plain(&self.plan, stage) {
+        if self.is_plain(stage) {
             return self.plan.frame_of_plain(part, offset, len);
         }
         self.plan.frame_anywhere(part, offset, len)

@@ -35,7 +35,7 @@ use std::sync::{
 };
 use store::Store;
 use tensors::Tensors;
-use tinysockets::link::{FrameHeader, Gate, Landing, Lent, LinkFault, Outgoing, Place, Transfer, Violation};
+use tinysockets::link::{FrameHeader, Gate, Landing, LinkFault, Outgoing, Place, Transfer, Violation};
 use whole::Whole;
 
 const IDLE: u8 = 0;
@@ -54,8 +54,6 @@ pub(crate) struct Attempt {
     values_max: usize,
     /// Frames that have arrived for the present step of the unit that begins with the slot.
     here: Box<[AtomicU32]>,
-    /// Stands for memory where a frame has none.
-    nothing: Lent,
     progress: Progress,
     me: Weak<Self>,
 }
@@ -77,7 +75,6 @@ impl Attempt {
         owner: Weak<dyn AttemptOwner>,
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
-        let nothing = backup.lend(0..0, &gate);
         let store: Box<dyn Store> = if program.is_whole() {
             Box::new(Whole::new(program.clone(), tensors, &gate, &backup, room))
         } else {
@@ -88,7 +85,6 @@ impl Attempt {
             states: (0..slots * values_max).map(|_| AtomicU8::new(IDLE)).collect(),
             values_max,
             here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            nothing,
             progress: Progress::new(id, gate, program.traffic(), owner),
             program,
             store,
@@ -241,15 +237,11 @@ impl Transfer for Attempt {
     }
 
     fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        let nowhere = Place { memory: &self.nothing, range: 0..0 };
-        self.arrival(header).map_or(nowhere, |arrival| self.store.target(&arrival, header, done))
+        self.store.target(header, done)
     }
 
     fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
-        let sent =
-            self.program.departure(header.part as usize, header.stage as usize, header.offset, header.len);
-        let nowhere = Place { memory: &self.nothing, range: 0..0 };
-        sent.map_or(nowhere, |(steps, step, hop)| self.store.source(&steps[step], hop, header, done))
+        self.store.source(header, done)
     }
 
     fn arrived(&self, header: &FrameHeader) {

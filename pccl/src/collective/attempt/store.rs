@@ -1,7 +1,7 @@
 //! The memory of an attempt, as the attempt sees it.
 
 use crate::{collective::coding::Stop, memory::Backup};
-use pccl_schedule::{Arrival, Frame, Hop, Step, Unit};
+use pccl_schedule::{Arrival, Frame, Step, Unit};
 use std::sync::Arc;
 use tinysockets::link::{FrameHeader, Landing, Place};
 
@@ -19,11 +19,11 @@ pub(super) trait Store: Send + Sync {
     /// Folds a piece of a frame that is folded while it comes, from byte `done` of it on.
     fn fold_piece(&self, arrival: &Arrival<'_>, done: usize, payload: &[u8]) -> Result<(), Stop>;
 
-    /// Where a frame that comes goes, from byte `done` of it on.
-    fn target(&self, arrival: &Arrival<'_>, header: &FrameHeader, done: usize) -> Place<'_>;
+    /// Where a frame goes that was admitted, from byte `done` of it on.
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_>;
 
-    /// Where a frame lies that goes that way with the value of a step, from byte `done` of it on.
-    fn source(&self, step: &Step, hop: Hop, header: &FrameHeader, done: usize) -> Place<'_>;
+    /// Where a frame lies that is sent, from byte `done` of it on. After what it carries was made.
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_>;
 
     /// Everything is here that a step takes in: makes its value.
     fn complete(&self, frame: &Frame, unit: &Unit, step: &Step) -> Result<(), Stop>;

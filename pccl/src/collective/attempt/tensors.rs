@@ -197,6 +197,24 @@ impl Tensors {
         start..start + step.received().map(|hop| value_bytes(unit, size, hop)).sum::<usize>()
     }
 
+    /// Where the value of others begins among contributions that a frame brings, if it lies there.
+    fn contribution(&self, header: &FrameHeader, part: &Part) -> Option<usize> {
+        if part.contributions.is_empty() {
+            return None;
+        }
+        let (index, stage) = (header.part as usize, header.stage as usize);
+        let arrival = self.program.arrival(index, stage, header.offset, header.len)?;
+        let (unit, size) = (self.program.plan().unit_of(&arrival.frame), part.data_type.size_bytes());
+        let step = arrival.step();
+        if step.forwards() || step.streams() {
+            return None;
+        }
+        let before = step.received().take(arrival.number).map(|hop| value_bytes(&unit, size, hop));
+        let unit_start = if arrival.hop.is_plain { unit.elements.start * size } else { unit.encoded.start };
+        let in_unit = header.offset as usize - unit_start;
+        Some(self.contributions_to(&unit, part, step).start + before.sum::<usize>() + in_unit)
+    }
+
     /// How a step folds elements of a run.
     pub(super) fn kind(&self, part: &Part, step: &Step) -> Kind {
         let is_average = part.op == ReduceOp::Avg && step.is_result;
@@ -371,22 +389,19 @@ impl Store for Tensors {
         Ok(())
     }
 
-    fn target(&self, arrival: &Arrival<'_>, header: &FrameHeader, done: usize) -> Place<'_> {
-        let (frame, step, part) = (&arrival.frame, arrival.step(), &self.parts[arrival.frame.part]);
-        if step.forwards() || step.streams() {
-            return Self::place(part, header, done, PartMemory::result);
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let part = &self.parts[header.part as usize];
+        match self.contribution(header, part) {
+            Some(start) => {
+                Place { memory: &part.contributions, range: start + done..start + header.len as usize }
+            }
+            None => Self::place(part, header, done, PartMemory::result),
         }
-        let (unit, size) = (self.program.plan().unit_of(frame), part.data_type.size_bytes());
-        let before = step.received().take(arrival.number).map(|hop| value_bytes(&unit, size, hop));
-        let unit_start = if arrival.hop.is_plain { unit.elements.start * size } else { unit.encoded.start };
-        let in_unit = header.offset as usize - unit_start;
-        let start = self.contributions_to(&unit, part, step).start + before.sum::<usize>() + in_unit;
-        Place { memory: &part.contributions, range: start + done..start + header.len as usize }
     }
 
-    fn source(&self, step: &Step, hop: Hop, header: &FrameHeader, done: usize) -> Place<'_> {
-        let part = &self.parts[header.part as usize];
-        if hop.is_plain {
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
+        let (part, stage) = (&self.parts[header.part as usize], header.stage as usize);
+        if self.program.is_plain(stage) {
             let start = header.offset as usize;
             let memory = match part.memory.whole() {
                 PartMemory::OnDevice(_) => &part.copied,
@@ -394,9 +409,12 @@ impl Store for Tensors {
             };
             return Place { memory, range: start + done..start + header.len as usize };
         }
-        Self::place(part, header, done, |memory| match step.is_own() {
-            true => memory.own(),
-            false => self.value_of(step, memory),
+        Self::place(part, header, done, |memory| {
+            let sent = self.program.departure(header.part as usize, stage, header.offset, header.len);
+            match sent.filter(|(steps, step)| !steps[*step].is_own()) {
+                Some((steps, step)) => self.value_of(&steps[step], memory),
+                None => memory.own(),
+            }
         })
     }
 

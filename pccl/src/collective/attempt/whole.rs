@@ -19,7 +19,7 @@ use crate::{
 };
 use pccl_protocol::Descriptor;
 use pccl_quant::ReduceOp;
-use pccl_schedule::{Arrival, Frame, Hop, Input, Program, Step, Unit};
+use pccl_schedule::{Arrival, Frame, Input, Program, Step, Unit};
 use std::{ops::Range, sync::Arc};
 use tinysockets::link::{FrameHeader, Gate, Landing, Lent, Place};
 
@@ -132,11 +132,11 @@ impl Store for Whole {
         Err(Stop::Failed("a whole contribution is not folded while it comes".to_owned()))
     }
 
-    fn target(&self, _: &Arrival<'_>, header: &FrameHeader, done: usize) -> Place<'_> {
+    fn target(&self, header: &FrameHeader, done: usize) -> Place<'_> {
         self.place(header, done)
     }
 
-    fn source(&self, _: &Step, _: Hop, header: &FrameHeader, done: usize) -> Place<'_> {
+    fn source(&self, header: &FrameHeader, done: usize) -> Place<'_> {
         self.place(header, done)
     }
 

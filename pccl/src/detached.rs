@@ -1,12 +1,12 @@
 //! Collectives without a scope: of memory that is there for good.
 
 use crate::{
-    Call, Communicator, Error, LaunchOptions, ReduceInfo, collective::op::Op, limit::Limit, session::Shared,
+    Call, Communicator, Error, LaunchOptions, ReduceInfo,
+    collective::op::Op,
+    limit::{Limit, moment_after},
+    session::Shared,
 };
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 /// A collective on memory that is never given back, in flight until [`Communicator::wait`]. Clones are the same
 /// one, for threads that look at it or abort it while another one waits.
@@ -25,7 +25,7 @@ impl DetachedReduce {
 
     /// Sleeps until [`Communicator::wait`] would return at once (`true`), or until `timeout` has passed.
     pub fn wait_until_done(&self, timeout: Duration) -> bool {
-        self.op.wait_until_done(Instant::now() + timeout.min(Duration::from_secs(86_400)))
+        self.op.wait_until_done(moment_after(timeout))
     }
 
     /// Gives the collective up, for all peers: unless its outcome is decided already, all of them get the verdict

@@ -3,7 +3,12 @@
 use std::time::{Duration, Instant};
 
 /// A time longer than this is as good as this.
-pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+/// The moment after that time.
+pub(crate) fn moment_after(time: Duration) -> Instant {
+    Instant::now() + time.min(LONGEST)
+}
 
 /// The limit of one call, if it has one, from the moment in which this was made.
 #[derive(Debug, Clone, Copy)]
@@ -12,8 +17,7 @@ pub(crate) struct Limit(Option<(Duration, Instant)>);
 impl Limit {
     /// A limit that counts from now.
     pub(crate) fn of(time: Option<Duration>) -> Self {
-        let time = time.map(|time| time.min(LONGEST));
-        Self(time.map(|time| (time, Instant::now() + time)))
+        Self(time.map(|time| (time.min(LONGEST), moment_after(time))))
     }
 
     /// When it has passed.

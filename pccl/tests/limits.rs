@@ -195,6 +195,26 @@ fn a_drain_that_takes_too_long_may_be_tried_again() {
     assert_eq!(first.close_within(SHORT), Ok(()));
 }
 
+/// A clock cannot add such a time.
+#[test]
+fn a_limit_may_be_as_long_as_a_duration_can_be() {
+    let (_master, first, second) = pair();
+    thread::scope(|scope| {
+        for comm in [&first, &second] {
+            scope.spawn(|| {
+                let options = ReduceOptions::new(ReduceOp::Sum).timeout(Duration::MAX);
+                let mut data = [3f32; 4];
+                comm.all_reduce(&mut data, options).expect("both call it");
+                assert_eq!(data, [6.0; 4]);
+                comm.set_call_timeout(Some(Duration::MAX));
+                comm.barrier(1).expect("both call it");
+                comm.update_topology_within(Some(Duration::MAX)).expect("nobody is waiting");
+                assert_eq!(comm.close_within(Duration::MAX), Ok(()));
+            });
+        }
+    });
+}
+
 #[test]
 fn tensors_in_flight_are_bounded() {
     let (_master, first, _second) = pair();

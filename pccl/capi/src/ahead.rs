@@ -3,13 +3,16 @@
 use crate::{
     calls::{listener, state_of},
     communicator::enter,
-    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
+    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT},
     failure::{Failure, Outcome, call},
     raw,
     types::{Ahead, Handle, ProgressCallback, ResultCode, SharedState, code},
     world::is_to_give_up,
 };
-use std::ffi::{c_int, c_void};
+use std::{
+    ffi::{c_int, c_void},
+    time::Duration,
+};
 
 fn as_c(ahead: pccl::Ahead) -> Ahead {
     Ahead {
@@ -41,7 +44,7 @@ pub(crate) unsafe extern "C" fn pcclConnectWithState(
         let timeout = match timeout_ms {
             NO_TIMEOUT => None,
             DEFAULT_TIMEOUT => comm.call_timeout(),
-            some => Some(bounded(some)),
+            some => Some(Duration::from_millis(some)),
         };
         // SAFETY: by the contract of this function.
         let ahead = comm.connect_with(&mut shared, timeout, unsafe { listener(progress, user) })?;

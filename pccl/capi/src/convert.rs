@@ -8,19 +8,12 @@ use pccl::{Algorithm, Block, DataType, Quantisation, ReduceOp, Remedy, Schedule,
 use std::{
     ffi::c_int,
     net::{IpAddr, SocketAddr},
-    time::Duration,
 };
 
 /// The header calls this `PCCL_NO_TIMEOUT`.
 pub(crate) const NO_TIMEOUT: u64 = u64::MAX;
 /// The header calls this `PCCL_DEFAULT_TIMEOUT`.
 pub(crate) const DEFAULT_TIMEOUT: u64 = u64::MAX - 1;
-
-/// A time that can be added to the present one.
-pub(crate) fn bounded(timeout_ms: u64) -> Duration {
-    const YEAR_MS: u64 = 366 * 86_400_000;
-    Duration::from_millis(timeout_ms.min(YEAR_MS))
-}
 
 /// A `pcclDataType_t`; the library has the same numbers.
 pub(crate) fn data_type(value: c_int) -> Outcome<DataType> {

@@ -2,7 +2,7 @@
 
 use crate::{
     communicator::{Comm, check_initialized, enter},
-    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
+    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT},
     device::{self, Place},
     failure::{Failure, Outcome, call},
     raw,
@@ -299,7 +299,7 @@ pub(crate) unsafe extern "C" fn pcclAwaitAsyncReduceFor(
                 |comm| match timeout_ms {
                     NO_TIMEOUT => None,
                     DEFAULT_TIMEOUT => comm.call_timeout(),
-                    some => Some(bounded(some)),
+                    some => Some(Duration::from_millis(some)),
                 },
                 info_out,
             )
@@ -357,7 +357,7 @@ pub(crate) unsafe extern "C" fn pcclWaitAsyncReduce(
         // SAFETY: by the contract of this function.
         let handle = unsafe { raw::read(handle, "reduce_handle") }?;
         let comm = enter(handle.comm)?;
-        let done = comm.reduce(handle.tag)?.wait_until_done(bounded(timeout_ms));
+        let done = comm.reduce(handle.tag)?.wait_until_done(Duration::from_millis(timeout_ms));
         // SAFETY: by the contract of this function.
         unsafe { raw::write(done_out, done) };
         Ok(())

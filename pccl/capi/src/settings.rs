@@ -2,7 +2,7 @@
 
 use crate::{
     communicator::{COMMUNICATORS, Comm, THREAD_TIMEOUT, check_initialized, enter},
-    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT, bounded},
+    convert::{self, DEFAULT_TIMEOUT, NO_TIMEOUT},
     failure::{Failure, Outcome, call},
     raw,
     registry::new_key,
@@ -134,7 +134,7 @@ fn limit(milliseconds: u64) -> Outcome<Option<Duration>> {
     match milliseconds {
         0 => Err(Failure::argument("a limit of 0 ms")),
         NO_TIMEOUT => Ok(None),
-        some => Ok(Some(bounded(some))),
+        some => Ok(Some(Duration::from_millis(some))),
     }
 }
 

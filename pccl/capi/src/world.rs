@@ -3,12 +3,15 @@
 use crate::{
     child,
     communicator::{COMMUNICATORS, Comm, check_initialized, enter},
-    convert::{self, NO_TIMEOUT, bounded},
+    convert::{self, NO_TIMEOUT},
     failure::{self, Failure, Outcome, call},
     raw,
     types::{Handle, NOTE_BYTES, Optimized, ResultCode, World, code},
 };
-use std::ffi::{c_char, c_int};
+use std::{
+    ffi::{c_char, c_int},
+    time::Duration,
+};
 
 /// `pcclDestroyCommunicator`.
 #[unsafe(no_mangle)]
@@ -242,7 +245,7 @@ fn as_c(optimized: &pccl::Optimized) -> Optimized {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pcclWaitForWorld(comm: Handle, peers: u32, timeout_ms: u64) -> ResultCode {
     call(|| {
-        let timeout = (timeout_ms != NO_TIMEOUT).then(|| bounded(timeout_ms));
+        let timeout = (timeout_ms != NO_TIMEOUT).then(|| Duration::from_millis(timeout_ms));
         let result = enter(comm)?.connected()?.wait_for_world(peers as usize, timeout);
         result.map(drop).map_err(|error| {
             let own = match error {
@@ -285,7 +288,7 @@ pub(crate) extern "C" fn pcclClose(comm: Handle) -> ResultCode {
 pub(crate) extern "C" fn pcclCloseWithin(comm: Handle, timeout_ms: u64) -> ResultCode {
     call(|| {
         let comm = enter(comm)?;
-        let closed = comm.inner().close_within(bounded(timeout_ms));
+        let closed = comm.inner().close_within(Duration::from_millis(timeout_ms));
         comm.end_loan(0);
         closed.map_err(|error| Failure::of(&error, code::INVALID_USAGE))
     })

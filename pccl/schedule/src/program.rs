@@ -190,8 +190,8 @@ impl Program {
         Some(Arrival { frame, steps, hop, taker, number, before })
     }
 
-    /// The steps for the unit of the frame with that header, and the index of the one whose value this rank sends as that
-    /// frame.
+    /// The steps for the unit of the frame with that header, and the index of the one whose value this rank sends as
+    /// that frame.
     pub fn departure(
         &self,
         part: usize,

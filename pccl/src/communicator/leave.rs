@@ -3,13 +3,13 @@
 use super::Communicator;
 use crate::{
     Error, Notice,
-    limit::LONGEST,
+    limit::moment_after,
     notice::{Given, Waited},
     threads,
 };
 use std::{
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 impl Communicator {
@@ -31,7 +31,7 @@ fn leave(comm: &Weak<Communicator>, given: &Given, within: Duration) {
     if given.wait(None) != Waited::Given {
         return;
     }
-    let deadline = Instant::now() + within.min(LONGEST);
+    let deadline = moment_after(within);
     if given.wait_for_end(deadline) == Waited::Over {
         return;
     }

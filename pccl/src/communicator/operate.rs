@@ -1,13 +1,10 @@
 //! Looking at the run, and leaving it on purpose.
 
 use super::Communicator;
-use crate::{Error, limit::LONGEST};
+use crate::{Error, limit::moment_after};
 use pccl_master::doctor::{self, Patient};
 use pccl_protocol::{C2m, CallKind, Cause, Host, Status, Verdict};
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::Ordering, time::Duration};
 use tinysockets::key::{RunKeys, RunName};
 
 fn drain_over(text: String) -> Error {
@@ -80,7 +77,7 @@ impl Communicator {
     /// `MasterLost`.
     pub fn drain(&self, timeout: Duration) -> Result<(), Error> {
         let shared = self.shared()?;
-        let deadline = Instant::now() + timeout.min(LONGEST);
+        let deadline = moment_after(timeout);
         let mut activity = shared.calls.activity();
         activity.draining = true;
         if let Err(call) = shared.calls.wait_for_calls(&mut activity, deadline) {

@@ -55,30 +55,6 @@ struct Arguments {
 
     #[command(flatten)]
     store: store::StoreArguments,
-
-    /// Another way to write `status HOST:PORT`.
-    #[arg(long, value_name = "HOST:PORT", hide = true)]
-    status: Option<String>,
-
-    /// With --status: print JSON.
-    #[arg(long, requires = "status", hide = true)]
-    json: bool,
-
-    /// With --status: print what was measured.
-    #[arg(long, requires = "status", hide = true)]
-    rates: bool,
-
-    /// With --status --rates: of which group.
-    #[arg(long, requires = "rates", hide = true)]
-    group: Option<u32>,
-
-    /// Another way to write `kick PEER`; the port is that of --listen.
-    #[arg(long, value_name = "PEER", requires = "reason", conflicts_with = "status", hide = true)]
-    kick: Option<String>,
-
-    /// With --kick: why.
-    #[arg(long, value_name = "TEXT", requires = "kick", hide = true)]
-    reason: Option<String>,
 }
 
 /// Another task than leading a run.
@@ -133,7 +109,7 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
             .write_all(format!("{}\n", key.to_text()).as_bytes())
             .map_err(|error| format!("cannot write to stdout: {error}"));
     }
-    match command_of(&mut arguments) {
+    match arguments.command.take() {
         Some(Command::Status(arguments)) => ask::status(&arguments),
         Some(Command::Doctor(arguments)) => checkup::doctor(&arguments),
         Some(Command::Kick(arguments)) => ask::kick(&arguments),
@@ -146,27 +122,6 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
         Some(Command::Plan(arguments)) => plan::run(&arguments),
         None => lead(&arguments),
     }
-}
-
-/// The command to run instead of leading a run, also where it is written as an option.
-fn command_of(arguments: &mut Arguments) -> Option<Command> {
-    if let Some(master) = arguments.status.take() {
-        let (json, rates, group) = (arguments.json, arguments.rates, arguments.group);
-        let (store, run) = (arguments.store.store.take(), store::DEFAULT_RUN.into());
-        let key_file = arguments.key_file.take();
-        return Some(Command::Status(ask::Status { master, key_file, json, rates, group, store, run }));
-    }
-    if let (Some(peer), Some(reason)) = (arguments.kick.take(), arguments.reason.take()) {
-        let port = arguments.given.get("listen").map_or(Some(limits::DEFAULT_MASTER_PORT), port_of);
-        let port = port.unwrap_or(limits::DEFAULT_MASTER_PORT);
-        return Some(Command::Kick(ask::Kick {
-            peer,
-            reason,
-            port,
-            admin: arguments.given.get("admin").map(Into::into),
-        }));
-    }
-    arguments.command.take()
 }
 
 /// The port of an address, unless it is one that is not known before it is bound.

@@ -24,7 +24,7 @@ pub(crate) struct StoreArguments {
     pub(crate) store: Option<String>,
 
     /// Serve a store on this address and lead no run: it outlives all masters.
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["store", "status", "kick"])]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "store")]
     store_only: Option<String>,
 
     /// Keep what is in the store in this file, so that it survives a restart.

@@ -64,7 +64,7 @@ fn the_status_names_who_is_waited_for() {
     first.check_alive(2);
 
     let address = master.local_addr().to_string();
-    let text = program(&["--status", &address]);
+    let text = program(&["status", &address]);
     assert!(text.status.success());
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("2 peers in 1 group (") && text.contains("all-reduce tag 7"), "{text}");
@@ -72,11 +72,11 @@ fn the_status_names_who_is_waited_for() {
     let rates = program(&["status", &address, "--rates"]);
     assert_eq!(rates.status.code(), Some(1));
     assert!(String::from_utf8(rates.stderr).unwrap().contains("nothing has been measured in group 0"));
-    let rates = program(&["--status", &address, "--rates", "--json"]);
+    let rates = program(&["status", &address, "--rates", "--json"]);
     assert!(String::from_utf8(rates.stdout).unwrap().starts_with("{\"group\":0,\"peers\":[{\"peer\":\""));
     let rates = program(&["status", &address, "--rates", "--group", "77"]);
     assert!(String::from_utf8(rates.stderr).unwrap().contains("no such group"));
-    let json = program(&["--status", &address, "--json"]);
+    let json = program(&["status", &address, "--json"]);
     assert!(json.status.success());
     let json = String::from_utf8(json.stdout).unwrap();
     assert!(
@@ -88,19 +88,17 @@ fn the_status_names_who_is_waited_for() {
 #[test]
 fn a_master_that_is_not_there_is_a_sentence_and_a_status() {
     let nobody = format!("127.0.0.1:{}", free_port());
-    for arguments in
-        [&["--status", &nobody][..], &["--status", "nonsense"], &["--status", &nobody, "--rates"]]
-    {
+    for arguments in [&["status", &nobody][..], &["status", "nonsense"], &["status", &nobody, "--rates"]] {
         let output = program(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(output.stdout.is_empty());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.starts_with("pccl-master: ") && stderr.lines().count() == 1, "{stderr}");
     }
-    for arguments in [&["--json"][..], &["--rates"], &["--kick", "ab"], &["--reason", "x"], &["kick", "ab"]] {
+    for arguments in [&["--json"][..], &["--rates"], &["--kick", "ab"], &["kick", "ab"]] {
         assert_eq!(program(arguments).status.code(), Some(2), "{arguments:?}");
     }
-    let output = program(&["--kick", "ab", "--reason", "x"]);
+    let output = program(&["kick", "ab", "--reason", "x"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("--admin"));
 }
 
@@ -207,7 +205,7 @@ fn a_service_listens_in_the_directory_that_it_is_given() {
     let (_client, registered) = Client::register(address.parse().unwrap(), 0);
     let peer = registered.peer.to_string();
     // A caller that looks elsewhere is told where, and how to find it.
-    let lost = program(&["--kick", &peer, "--reason", "a test", "--listen", &address]);
+    let lost = program(&["kick", &peer, "--reason", "a test", "--port", &port.to_string()]);
     let lost = String::from_utf8(lost.stderr).unwrap();
     assert!(lost.contains(&port.to_string()) && lost.contains("--admin"), "{lost}");
     let found = program(&["kick", &peer, "--reason", "a test", "--admin", socket.to_str().unwrap()]);
@@ -266,7 +264,7 @@ fn the_program_kicks_and_says_why_it_could_not() {
     let directory = Directory::new("program");
     let admin = directory.0.join("admin.sock");
     let path = admin.to_str().unwrap();
-    let kick = |peer: &str| program(&["--kick", peer, "--reason", "a test", "--admin", path]);
+    let kick = |peer: &str| program(&["kick", peer, "--reason", "a test", "--admin", path]);
     let nobody = kick("ab");
     assert_eq!(nobody.status.code(), Some(1));
     assert!(String::from_utf8(nobody.stderr).unwrap().contains(path));

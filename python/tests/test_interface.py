@@ -213,7 +213,7 @@ def test_the_master_program_ends_by_a_signal():
                                     "1",
                                     "--peer-timeout", "9.5"], stdout=subprocess.PIPE, text=True)
         port = int(program.stdout.readline().rsplit(":", 1)[1])
-        asked = subprocess.run([sys.executable, "-m", "pccl.master", "--status", f"127.0.0.1:{port}"], timeout=60,
+        asked = subprocess.run([sys.executable, "-m", "pccl.master", "status", f"127.0.0.1:{port}"], timeout=60,
                                stdout=subprocess.PIPE, text=True)
         assert asked.returncode == 0 and "0 peers" in asked.stdout, asked.stdout
         asked = subprocess.run([sys.executable, "-m", "pccl.doctor", f"127.0.0.1:{port}", "--p2p-port", "0",

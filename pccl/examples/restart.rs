@@ -129,11 +129,15 @@ fn main() -> ExitCode {
     env_logger::init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let parsed = match &arguments[..] {
-        [directory, peers, last] => peers.parse().ok().zip(last.parse().ok()).map(|it| (directory, it)),
+        [directory, peers, last] => {
+            peers.parse().ok().filter(|peers| *peers >= 2).zip(last.parse().ok()).map(|it| (directory, it))
+        }
         _ => None,
     };
     let Some((directory, (peers, last))) = parsed else {
-        eprintln!("restart DIRECTORY PEERS LAST-STEP");
+        eprintln!(
+            "restart DIRECTORY PEERS LAST-STEP: at least 2 peers, since one alone has nobody to reduce with"
+        );
         return ExitCode::FAILURE;
     };
     match life(Path::new(directory), peers, last) {

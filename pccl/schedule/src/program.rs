@@ -179,6 +179,16 @@ impl Program {
         }
     }
 
+    /// For the log: which frame of the algorithm it is that comes.
+    pub fn what(&self, arrival: &Arrival<'_>) -> String {
+        let stage = arrival.hop.stage;
+        match self.compiler.hops(&self.plan) {
+            Some(hops) => format!("stage {stage} of {hops}"),
+            None if arrival.step().forwards() => format!("a result at stage {stage}"),
+            None => format!("a contribution at stage {stage}"),
+        }
+    }
+
     /// The frame with that header, if it is one that comes here.
     pub fn arrival(&self, part: usize, stage: usize, offset: u64, len: u32) -> Option<Arrival<'_>> {
         let frame = self.frame_of(part, stage, offset, len)?;

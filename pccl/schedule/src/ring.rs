@@ -27,9 +27,8 @@ impl Compiler for Ring {
 
     fn steps(&self, plan: &Plan, frame: &Frame) -> Vec<Step> {
         let (ranks, rank, shape) = (plan.ranks(), plan.rank(), plan.shape());
+        let (folding, stages) = stages(plan);
         let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-        let folding = if shape.folds() { ranks - 1 } else { 0 };
-        let stages = folding + if shape.distributes() { ranks - 1 } else { 0 };
         let sends = |stage: usize| if stage < stages { vec![Hop::new(next, stage)] } else { Vec::new() };
         let hops = shape.hops_to(rank, frame.chunk);
         let mut steps = Vec::with_capacity(2);
@@ -49,9 +48,20 @@ impl Compiler for Ring {
         2
     }
 
+    fn hops(&self, plan: &Plan) -> Option<usize> {
+        Some(stages(plan).1)
+    }
+
     fn is_by_chunk(&self) -> bool {
         true
     }
+}
+
+/// The stages in which chunks are folded, and all of them.
+fn stages(plan: &Plan) -> (usize, usize) {
+    let round = plan.ranks() - 1;
+    let folding = if plan.shape().folds() { round } else { 0 };
+    (folding, folding + if plan.shape().distributes() { round } else { 0 })
 }
 
 #[cfg(test)]

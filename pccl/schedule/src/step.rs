@@ -58,6 +58,11 @@ pub trait Compiler: Debug + Send + Sync {
         plan.ranks()
     }
 
+    /// How many hops a chunk makes, if stages count them.
+    fn hops(&self, _plan: &Plan) -> Option<usize> {
+        None
+    }
+
     /// Whether all units of a chunk have the same steps.
     fn is_by_chunk(&self) -> bool {
         false

@@ -208,7 +208,7 @@ impl Attempt {
 impl Transfer for Attempt {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
         let arrival = self.arrival(header).ok_or_else(|| self.progress.unexpected(header))?;
-        log::trace!("{}: frame begins, stage {}", self.progress.id(), header.stage);
+        log::trace!("{}: frame begins, {}", self.progress.id(), self.program.what(&arrival));
         if self.progress.is_retracted() {
             return Ok(Landing::Discard);
         }
@@ -247,7 +247,7 @@ impl Transfer for Attempt {
     fn arrived(&self, header: &FrameHeader) {
         let Some(arrival) = self.arrival(header) else { return };
         self.progress.bytes_arrived(header);
-        log::trace!("{}: frame complete, stage {}", self.progress.id(), header.stage);
+        log::trace!("{}: frame complete, {}", self.progress.id(), self.program.what(&arrival));
         let frame = arrival.frame;
         self.state(frame.slot, arrival.before + arrival.number).store(RECEIVED, Ordering::Release);
         for hop in arrival.forwards() {

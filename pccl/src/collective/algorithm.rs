@@ -8,9 +8,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 /// Programs that are kept.
 const MAX_KEPT: usize = 16;
-/// Frames of a program that is kept, at most: one of more frames takes memory, and its operation takes longer than its
-/// making.
-const MAX_KEPT_FRAMES: usize = 1024;
+/// Frames of a program that is kept, times ranks, at most. A larger one takes memory, as its steps may have an input of
+/// each rank, and its operation takes longer than its making.
+const MAX_KEPT_INPUTS: usize = 1 << 14;
 
 /// The programs of operations that were begun last: a training makes the same calls in every step.
 #[derive(Debug, Default)]
@@ -43,7 +43,8 @@ impl Programs {
         }
         let shape = shape_of(&descriptor.collective, &slot.ring)?;
         let program = Arc::new(program_of(slot, &shape, descriptor));
-        if program.plan().slots() <= MAX_KEPT_FRAMES {
+        let (frames, tensors) = (program.plan().slots(), program.plan().parts());
+        if frames.max(tensors).saturating_mul(slot.ring.len()) <= MAX_KEPT_INPUTS {
             let (collective, parts) = (descriptor.collective.clone(), descriptor.parts.clone());
             let (algorithm, program) = (descriptor.algorithm, program.clone());
             let mut all = self.kept.lock();

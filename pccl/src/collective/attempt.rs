@@ -19,7 +19,7 @@ mod tensors;
 mod whole;
 
 use super::{
-    calls::Place as Standing,
+    calls,
     coding::Stop,
     progress::{AttemptOwner, Progress, link_fault, local_fault},
 };
@@ -76,7 +76,7 @@ impl Attempt {
     ) -> Arc<Self> {
         let gate = Arc::new(Gate::new());
         let store: Box<dyn Store> = if program.is_whole() {
-            Box::new(Whole::new(program.clone(), tensors, &gate, &backup, room))
+            Box::new(Whole::new(program.clone(), tensors, &gate, (backup, room)))
         } else {
             Box::new(Tensors::new(program.clone(), id.tag.number, tensors, &gate, (backup, room)))
         };
@@ -103,8 +103,8 @@ impl Attempt {
     }
 
     /// Own rank and number of ranks.
-    pub(crate) fn place(&self) -> Standing {
-        Standing { rank: self.program.plan().rank(), ranks: self.program.plan().ranks() }
+    pub(crate) fn place(&self) -> calls::Place {
+        calls::Place { rank: self.program.plan().rank(), ranks: self.program.plan().ranks() }
     }
 
     /// The algorithm by which it goes.
@@ -198,10 +198,14 @@ impl Attempt {
 
     /// Whether the attempt goes on after some work. Reports what has gone wrong with it.
     fn carry_on(&self, done: Result<(), Stop>) -> bool {
-        if let Err(Stop::Failed(text)) = &done {
-            self.progress.report(local_fault(text.clone()));
+        match done {
+            Ok(()) => true,
+            Err(Stop::Closed) => false,
+            Err(Stop::Failed(text)) => {
+                self.progress.report(local_fault(text));
+                false
+            }
         }
-        done.is_ok()
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Whole {
     runs: Vec<(usize, RunMemory)>,
     /// Bytes of a contribution.
     bytes: usize,
+    /// Is lent with the tensors, though nothing is saved there.
+    _backup: Arc<Backup>,
     memory: Arc<Backup>,
     /// One area per rank, then that of the result.
     areas: Lent,
@@ -40,22 +42,20 @@ impl Whole {
         program: Arc<Program>,
         (descriptor, raws): (&Descriptor, &[RawTensor]),
         gate: &Arc<Gate>,
-        backup: &Backup,
-        room: &dyn Fn(usize) -> Arc<Backup>,
+        (backup, room): (Arc<Backup>, &dyn Fn(usize) -> Arc<Backup>),
     ) -> Self {
         let plan = program.plan();
-        let mut bytes = 0;
+        let (mut bytes, mut saved) = (0, 0);
         let runs = plan.runs().map(|run| {
             let start = bytes;
             bytes += raws[run.tensors.clone()].iter().map(RawTensor::bytes).sum::<usize>();
-            // Nothing is saved.
-            (start, RunMemory::lend(run, (descriptor, raws), gate, backup, &mut 0))
+            (start, RunMemory::lend(run, (descriptor, raws), gate, &backup, &mut saved))
         });
         let runs = runs.collect();
         let all = (plan.ranks() + 1) * bytes;
         let memory = room(all);
         let areas = memory.lend(0..all, gate);
-        Self { program, runs, bytes, memory, areas }
+        Self { program, runs, bytes, _backup: backup, memory, areas }
     }
 
     /// Bytes of the contribution of a rank, or, for the number of ranks, of the result. Frames have the same number as

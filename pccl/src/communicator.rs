@@ -12,6 +12,7 @@ mod join;
 mod leave;
 mod lend;
 mod misfits;
+mod moves;
 mod operate;
 mod recover;
 mod reduce;

@@ -146,7 +146,7 @@ mod ways;
 mod world;
 
 pub use collective::{
-    calls::{Call, Clip, ClipReport, PeerNorm, Root},
+    calls::{Call, Clip, ClipReport, PeerNorm, Report, Root},
     op::ReduceInfo,
 };
 pub use communicator::{Checkpoint, Communicator, DetachedLoan, Member, Resume};

@@ -149,6 +149,8 @@ pub(crate) struct RawTensor {
     device: Option<OnDevice>,
     /// If it stands for a tensor on a device: where the contribution comes from, and where the result goes.
     stands_for: Option<Origins>,
+    /// If it is a piece of the tensor of a collective: its first byte there.
+    starts_at: usize,
 }
 
 // SAFETY: the pointers are only used through `Lent`, which synchronises all access by its gate, and the memory behind
@@ -217,6 +219,7 @@ impl RawTensor {
             is_read_only: false,
             device: None,
             stands_for: None,
+            starts_at: 0,
         }
     }
 
@@ -266,7 +269,7 @@ impl RawTensor {
     }
 
     /// A part of the library's memory in place, of which nothing is saved; the operation keeps `room`.
-    fn part_of(room: &Backup, bytes: Range<usize>) -> Self {
+    pub(crate) fn part_of(room: &Backup, bytes: Range<usize>) -> Self {
         let length = room.checked(&bytes);
         // SAFETY: the range lies inside the allocation, which was just checked.
         let start = unsafe { room.start.add(bytes.start) };
@@ -286,8 +289,18 @@ impl RawTensor {
         Self::new(send, room.start, bytes)
     }
 
+    /// The same memory as a piece of the tensor of a collective, that begins with this byte of it.
+    pub(crate) fn at(self, byte: usize) -> Self {
+        Self { starts_at: byte, ..self }
+    }
+
+    /// Its first byte in the tensor of a collective that it is a piece of.
+    pub(crate) fn starts_at(&self) -> usize {
+        self.starts_at
+    }
+
     /// Some of its bytes.
-    fn part(&self, bytes: Range<usize>) -> Self {
+    pub(crate) fn part(&self, bytes: Range<usize>) -> Self {
         assert!(bytes.start <= bytes.end && bytes.end <= self.bytes, "a part lies within the tensor");
         let (send, recv) = (self.send.wrapping_add(bytes.start), self.recv.wrapping_add(bytes.start));
         let device = self.device.as_ref().map(|device| device.part(bytes.clone()));

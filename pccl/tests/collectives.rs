@@ -2,6 +2,7 @@
 
 mod failures;
 mod late;
+mod moves;
 
 use crate::together::together;
 use pccl::{

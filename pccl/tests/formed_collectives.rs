@@ -22,7 +22,7 @@ use std::{
 type Tried = (Result<ReduceInfo, Error>, Vec<f32>, Vec<f32>);
 
 /// One collective of each kind.
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 14] = [
     "all_reduce",
     "broadcast",
     "all_gather",
@@ -32,6 +32,11 @@ const KINDS: [&str; 9] = [
     "reduce_scatter_counts",
     "weighted_average",
     "barrier",
+    "gather",
+    "gather_counts",
+    "scatter",
+    "scatter_counts",
+    "all_to_all",
 ];
 
 /// The data that a peer of this rank gives: `count` elements, all of the same value.
@@ -74,6 +79,26 @@ fn attempt(comm: &Communicator, kind: &str, (rank, ranks): (usize, usize), root:
             (data, recv) = (given(rank, elements(ranks)), vec![0.0; own]);
             comm.reduce_scatter_counts(&data, &mut recv, &by_rank, ReduceOp::Sum)
         }
+        "gather" => {
+            recv = vec![0.0; if rank == 0 { 4 * ranks } else { 0 }];
+            comm.gather(&data, &mut recv, root, ())
+        }
+        "gather_counts" => {
+            (data, recv) = (given(rank, own), vec![0.0; if rank == 0 { elements(ranks) } else { 0 }]);
+            comm.gather_counts(&data, &mut recv, &by_rank, root, ())
+        }
+        "scatter" => {
+            (data, recv) = (given(rank, if rank == 0 { 4 * ranks } else { 0 }), vec![0.0; 4]);
+            comm.scatter(&data, &mut recv, root, ())
+        }
+        "scatter_counts" => {
+            (data, recv) = (given(rank, if rank == 0 { elements(ranks) } else { 0 }), vec![0.0; own]);
+            comm.scatter_counts(&data, &mut recv, &by_rank, root, ())
+        }
+        "all_to_all" => {
+            (data, recv) = (given(rank, 4 * ranks), vec![0.0; 4 * ranks]);
+            comm.all_to_all(&data, &mut recv, ())
+        }
         other => panic!("no collective {other}"),
     };
     (result, data, recv)
@@ -96,6 +121,11 @@ fn wanted(kind: &str, rank: usize, ranks: usize) -> (Vec<f32>, Vec<f32>) {
         "all_gather_counts" => (given(rank, rank + 1), gathered(|of| of + 1)),
         "reduce_scatter" => (given(rank, 4 * ranks), vec![sum; 4]),
         "reduce_scatter_counts" => (given(rank, elements(ranks)), vec![sum; rank + 1]),
+        "gather" => (given(rank, 4), if rank == 0 { gathered(|_| 4) } else { vec![] }),
+        "gather_counts" => (given(rank, rank + 1), if rank == 0 { gathered(|of| of + 1) } else { vec![] }),
+        "scatter" => (given(rank, if rank == 0 { 4 * ranks } else { 0 }), given(0, 4)),
+        "scatter_counts" => (given(rank, if rank == 0 { elements(ranks) } else { 0 }), given(0, rank + 1)),
+        "all_to_all" => (given(rank, 4 * ranks), gathered(|_| 4)),
         other => panic!("no collective {other}"),
     }
 }

@@ -28,21 +28,32 @@ fn kind_of(rng: &mut Rng, ring: &[PeerId], mut descriptor: Descriptor) -> Descri
     let members = Split::Members(counts(&descriptor.parts[0]));
     let misfit = rng.below(8) == 0;
     let (gone, other) = (PeerId(1), Split::Equal(ranks + 1));
-    descriptor.collective = match rng.below(7) {
+    let split = if misfit { other.clone() } else { Split::Equal(ranks) };
+    let rooted = |split| Rooted { root: if misfit { gone } else { some }, split };
+    descriptor.collective = match rng.below(11) {
         0 => Collective::Broadcast(if misfit { gone } else { some }),
         1 => Collective::Reduce(if misfit { gone } else { some }),
         2 => Collective::AllGather(if misfit { other } else { Split::Equal(ranks) }),
         3 => Collective::AllGather(members),
         4 => Collective::ReduceScatter(if misfit { other } else { Split::Equal(ranks) }),
         5 => Collective::ReduceScatter(members),
+        6 => Collective::Gather(rooted(split)),
+        7 => Collective::Gather(rooted(members)),
+        8 => Collective::Scatter(rooted(split)),
+        9 => Collective::AllToAll(Blocks { split, digest: 0 }),
         _ => Collective::Barrier(Nothing {}),
     };
     if let Some(Split::Equal(ranks)) = descriptor.collective.split() {
-        let odd = descriptor.parts[0].count % u64::from(*ranks);
+        let ranks = u64::from(*ranks);
+        let equal = if descriptor.kind() == CollectiveKind::AllToAll { ranks * ranks } else { ranks };
+        let odd = descriptor.parts[0].count % equal;
         descriptor.parts[0].count -= odd;
     }
     if descriptor.kind() == CollectiveKind::Barrier {
         descriptor.parts.clear();
+    }
+    if descriptor.kind().only_moves() {
+        descriptor.parts[0].quantisation = None;
     }
     descriptor
 }

@@ -126,14 +126,14 @@ impl Descriptor {
         }
     }
 
-    /// Over the mesh a small collective has one hop. A large one that has one root goes along a chain, so that the
-    /// root sends it once only.
+    /// Over the mesh a small collective has one hop, and so has what only moves, of any size. A large one that has one
+    /// root goes along a chain, so that the root sends it once only.
     fn algorithm_of_others(&self, ranks: usize, paths: Paths) -> Algorithm {
-        let is_small = self.bytes() <= limits::MAX_ALL_GATHER_BYTES;
+        let goes_straight = self.bytes() <= limits::MAX_ALL_GATHER_BYTES || self.kind().only_moves();
         let wants = match self.algorithm {
             Algorithm::Ring => false,
             Algorithm::Pairwise => true,
-            _ => is_small || paths.pairwise && self.collective.split().is_some(),
+            _ => goes_straight || paths.pairwise && self.collective.split().is_some(),
         };
         // Any rank may have something for all others.
         if wants && paths.mesh && !paths.partial && self.can_be_pairwise(ranks) {

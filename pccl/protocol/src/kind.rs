@@ -22,6 +22,12 @@ wire_code! {
         Barrier = 5 => "barrier",
         /// One member gets what another one gives. Nobody else takes part.
         SendRecv = 6 => "send-recv",
+        /// One gets what each one gives, side by side.
+        Gather = 7 => "gather",
+        /// Each one gets its part of what one gives.
+        Scatter = 8 => "scatter",
+        /// Each one gets a part of what each one gives.
+        AllToAll = 9 => "all-to-all",
     }
 }
 
@@ -36,6 +42,9 @@ impl CollectiveKind {
             Self::Reduce => "reduce",
             Self::Barrier => "barrier",
             Self::SendRecv => "send_recv",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
         }
     }
 
@@ -44,7 +53,13 @@ impl CollectiveKind {
         match self {
             Self::AllReduce | Self::ReduceScatter | Self::Reduce => true,
             Self::Broadcast | Self::AllGather | Self::Barrier | Self::SendRecv => false,
+            Self::Gather | Self::Scatter | Self::AllToAll => false,
         }
+    }
+
+    /// Whether each part goes from one member to one other, and nowhere else.
+    pub const fn only_moves(self) -> bool {
+        matches!(self, Self::Gather | Self::Scatter | Self::AllToAll)
     }
 }
 
@@ -66,6 +81,33 @@ wire_union! {
         Barrier(Nothing) = 5,
         /// One member gets what another one gives: which ones, the [tag](crate::Tag) says.
         SendRecv(Nothing) = 6,
+        /// One peer gets what each one gives, side by side. The tensor is what it gets.
+        Gather(Rooted) = 7,
+        /// Each one gets its part of what one peer gives. The tensor is what that peer gives.
+        Scatter(Rooted) = 8,
+        /// Each one gets a part of what each one gives. The tensor is what all give, one behind the other.
+        AllToAll(Blocks) = 9,
+    }
+}
+
+wire_struct! {
+    /// A tensor that one peer has, and of which each one has a part.
+    pub struct Rooted {
+        /// The one peer.
+        pub root: PeerId,
+        /// Which part belongs to whom.
+        pub split: Split,
+    }
+}
+
+wire_struct! {
+    /// The parts of an all-to-all.
+    pub struct Blocks {
+        /// How much each one gives.
+        pub split: Split,
+        /// The low half of the tree hash of the numbers of elements that each rank gives each, 64 bits each,
+        /// little-endian, rank by giving rank; 0 if all are equal. The peers have told each other these numbers before.
+        pub digest: u64,
     }
 }
 
@@ -132,6 +174,9 @@ impl Collective {
             Self::Reduce(_) => CollectiveKind::Reduce,
             Self::Barrier(_) => CollectiveKind::Barrier,
             Self::SendRecv(_) => CollectiveKind::SendRecv,
+            Self::Gather(_) => CollectiveKind::Gather,
+            Self::Scatter(_) => CollectiveKind::Scatter,
+            Self::AllToAll(_) => CollectiveKind::AllToAll,
         }
     }
 
@@ -139,11 +184,13 @@ impl Collective {
     pub const fn root(&self) -> Option<PeerId> {
         match self {
             Self::Broadcast(root) | Self::Reduce(root) => Some(*root),
+            Self::Gather(rooted) | Self::Scatter(rooted) => Some(rooted.root),
             Self::AllReduce(_)
             | Self::AllGather(_)
             | Self::ReduceScatter(_)
             | Self::Barrier(_)
-            | Self::SendRecv(_) => None,
+            | Self::SendRecv(_)
+            | Self::AllToAll(_) => None,
         }
     }
 
@@ -151,6 +198,8 @@ impl Collective {
     pub const fn split(&self) -> Option<&Split> {
         match self {
             Self::AllGather(split) | Self::ReduceScatter(split) => Some(split),
+            Self::Gather(rooted) | Self::Scatter(rooted) => Some(&rooted.split),
+            Self::AllToAll(blocks) => Some(&blocks.split),
             Self::AllReduce(_)
             | Self::Broadcast(_)
             | Self::Reduce(_)
@@ -165,6 +214,14 @@ impl Collective {
         if let Some(part) = parts.iter().find(|part| !self.kind().folds() && part.op != ReduceOp::Sum) {
             return bad("reduction of a collective that has none", part.op.code().into());
         }
+        if self.kind().only_moves() {
+            if parts.len() != 1 {
+                return bad("tensors of a collective that has one", parts.len() as u64);
+            }
+            if parts.iter().any(|part| part.quantisation.is_some()) {
+                return bad("quantisation of what only moves", 1);
+            }
+        }
         match self.split() {
             None if self.kind() == CollectiveKind::Barrier && !parts.is_empty() => {
                 bad("tensors of a barrier", parts.len() as u64)
@@ -172,7 +229,9 @@ impl Collective {
             None => Ok(()),
             Some(Split::Equal(0)) => bad("number of ranks", 0),
             Some(Split::Equal(ranks)) => {
-                let odd = parts.iter().find(|part| !part.count.is_multiple_of((*ranks).into()));
+                let ranks = u64::from(*ranks);
+                let equal = if self.kind() == CollectiveKind::AllToAll { ranks * ranks } else { ranks };
+                let odd = parts.iter().find(|part| !part.count.is_multiple_of(equal));
                 odd.map_or(Ok(()), |part| bad("count of elements that are split equally", part.count))
             }
             Some(Split::Members(counts)) => {
@@ -223,15 +282,19 @@ impl Collective {
 impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind())?;
-        match (self, self.split()) {
-            (Self::Broadcast(root), _) => write!(f, " from {root}"),
-            (Self::Reduce(root), _) => write!(f, " to {root}"),
-            (_, Some(Split::Equal(ranks))) => write!(f, " of {ranks} equal parts"),
-            (_, Some(Split::Members(counts))) => {
+        match self.split() {
+            Some(Split::Equal(ranks)) => write!(f, " of {ranks} equal parts")?,
+            Some(Split::Members(counts)) => {
                 let counts: Vec<String> =
                     counts.iter().map(|member| format!("{} of {}", member.count, member.peer)).collect();
-                write!(f, " of parts of {} elements", counts.join(", "))
+                write!(f, " of parts of {} elements", counts.join(", "))?;
             }
+            None => {}
+        }
+        match self {
+            Self::Broadcast(root) | Self::Scatter(Rooted { root, .. }) => write!(f, " from {root}"),
+            Self::Reduce(root) | Self::Gather(Rooted { root, .. }) => write!(f, " to {root}"),
+            Self::AllToAll(Blocks { digest: digest @ 1.., .. }) => write!(f, ", counts {digest:016x}"),
             _ => Ok(()),
         }
     }
@@ -274,6 +337,10 @@ mod tests {
         assert!(decodes(members(&[(b, 5), (a, 1)]), &[5], ReduceOp::Sum).unwrap_err().contains("split"));
         assert!(decodes(members(&[(b, 2), (b, 3)]), &[5], ReduceOp::Sum).unwrap_err().contains("twice"));
         assert!(decodes(members(&[(b, 5), (a, 1)]), &[5, 1], ReduceOp::Sum).unwrap_err().contains("tensors"));
+        let blocks = |ranks| Collective::AllToAll(Blocks { split: Split::Equal(ranks), digest: 0 });
+        assert_eq!(decodes(blocks(3), &[18], ReduceOp::Sum), Ok(()));
+        assert!(decodes(blocks(3), &[6], ReduceOp::Sum).unwrap_err().contains("split equally"));
+        assert!(decodes(blocks(3), &[9, 9], ReduceOp::Sum).unwrap_err().contains("tensors"));
         let overflow = [(a, u64::MAX), (b, 1)];
         assert!(decodes(members(&overflow), &[0], ReduceOp::Sum).unwrap_err().contains("split"));
     }
@@ -287,6 +354,11 @@ mod tests {
         let root = misfit(Collective::Reduce(gone)).unwrap();
         assert_eq!(root.missing, [gone]);
         assert_eq!(root.text, "the root of the reduce, 00000009, is no member of the group");
+        let gather = |root| Collective::Gather(Rooted { root, split: Split::Equal(3) });
+        let lost = misfit(gather(gone)).unwrap();
+        assert_eq!(lost.text, "the root of the gather, 00000009, is no member of the group");
+        assert_eq!(misfit(gather(RING[1])), None);
+        assert_eq!(gather(RING[1]).to_string(), "gather of 3 equal parts to 00000002");
         assert_eq!(misfit(Collective::AllGather(Split::Equal(3))), None);
         let four = misfit(Collective::AllGather(Split::Equal(4))).unwrap();
         assert_eq!(four.text, "the all-gather was called for 4 peers, and the group has 3");

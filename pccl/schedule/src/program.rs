@@ -16,6 +16,7 @@ use super::{
 use pccl_protocol::Algorithm;
 use std::{
     borrow::Cow,
+    collections::BTreeSet,
     sync::{Arc, OnceLock},
 };
 
@@ -162,9 +163,9 @@ impl Program {
         let (mut received, mut sent) = (0, 0);
         for (first, unit, steps) in self.travelling() {
             let frames = |hop: &Hop| self.frame_count(first.part, &unit, *hop);
-            // A value that is passed on as it came, and is not the result, comes for another step as well.
-            let takers = steps.iter().filter(|step| step.is_result || !step.forwards());
-            received += takers.flat_map(Step::received).map(|hop| frames(&hop)).sum::<usize>();
+            // Several steps may take one value in.
+            let values: BTreeSet<Hop> = steps.iter().flat_map(Step::received).collect();
+            received += values.iter().map(frames).sum::<usize>();
             sent += steps.iter().flat_map(|step| &step.sends).map(frames).sum::<usize>();
         }
         (received, sent)

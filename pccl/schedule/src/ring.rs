@@ -3,7 +3,8 @@
 //! A chunk of a [`Shape`](super::Shape) starts at the rank after its owner if the shape folds, else at the owner, and
 //! goes from each rank to the next one. It makes `n - 1` hops in which it is folded, if the shape folds; the last rank
 //! that gets it is the owner. Then it makes `n - 1` hops in which it replaces what is there, if the shape distributes.
-//! A hop is a stage, counted from 0 for every chunk. Each frame runs through its stages on its own: there is no step
+//! A chunk that only moves makes as many hops as it is from its source to its owner; the ranks between pass it on. A
+//! hop is a stage, counted from 0 for every chunk. Each frame runs through its stages on its own: there is no step
 //! barrier.
 //!
 //! So an all-reduce is bandwidth-optimal: n ranks, n chunks, `2 (n - 1)` stages; at stage `s` rank `r` sends chunk
@@ -27,19 +28,20 @@ impl Compiler for Ring {
 
     fn steps(&self, plan: &Plan, frame: &Frame) -> Vec<Step> {
         let (ranks, rank, shape) = (plan.ranks(), plan.rank(), plan.shape());
-        let (folding, stages) = stages(plan);
+        let (folding, stages) = stages(plan, frame.chunk);
         let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let sends = |stage: usize| if stage < stages { vec![Hop::new(next, stage)] } else { Vec::new() };
+        let is_result = |hops: usize| hops >= folding && (shape.distributes() || hops == stages);
         let hops = shape.hops_to(rank, frame.chunk);
         let mut steps = Vec::with_capacity(2);
         if hops == 0 {
-            steps.push(Step::new(vec![Input::Own], sends(0), folding == 0));
+            steps.push(Step::new(vec![Input::Own], sends(0), is_result(0)));
         }
         // The chunk comes after that many hops, and again after a round.
         for stage in ((hops + ranks - 1) % ranks..stages).step_by(ranks) {
             let received = Input::Received(Hop::new(before, stage));
             let inputs = if stage < folding { vec![received, Input::Own] } else { vec![received] };
-            steps.push(Step::new(inputs, sends(stage + 1), stage + 1 >= folding));
+            steps.push(Step::new(inputs, sends(stage + 1), is_result(stage + 1)));
         }
         steps
     }
@@ -49,7 +51,8 @@ impl Compiler for Ring {
     }
 
     fn hops(&self, plan: &Plan) -> Option<usize> {
-        Some(stages(plan).1)
+        let rounds = usize::from(plan.shape().folds()) + usize::from(plan.shape().distributes());
+        Some(rounds.max(1) * (plan.ranks() - 1))
     }
 
     fn is_by_chunk(&self) -> bool {
@@ -57,11 +60,14 @@ impl Compiler for Ring {
     }
 }
 
-/// The stages in which chunks are folded, and all of them.
-fn stages(plan: &Plan) -> (usize, usize) {
-    let round = plan.ranks() - 1;
-    let folding = if plan.shape().folds() { round } else { 0 };
-    (folding, folding + if plan.shape().distributes() { round } else { 0 })
+/// The stages in which a chunk is folded, and all of them.
+fn stages(plan: &Plan, chunk: usize) -> (usize, usize) {
+    let (shape, round) = (plan.shape(), plan.ranks() - 1);
+    if shape.only_moves() {
+        return (0, shape.hops_to(shape.owner(chunk), chunk));
+    }
+    let folding = if shape.folds() { round } else { 0 };
+    (folding, folding + if shape.distributes() { round } else { 0 })
 }
 
 #[cfg(test)]
@@ -116,5 +122,20 @@ mod tests {
         let got = |stage| vec![(stage, false)];
         let wanted = [(0, vec![2], got(1)), (0, vec![], got(2)), (0, vec![0], vec![]), (0, vec![1], got(0))];
         assert_eq!(all, wanted);
+    }
+
+    /// Rank 1 of 3 is the root of a gather: what rank 2 has goes by rank 0, which keeps none of it.
+    #[test]
+    fn a_chunk_that_moves_goes_by_the_ranks_between() {
+        let plans = plans(&Shape::gather(3, 1, &[]));
+        let of = |rank: usize, chunk: usize| {
+            let frame = plans[rank].frames_of(chunk).next().expect("a frame");
+            let steps = Ring.steps(&plans[rank], &frame);
+            steps.iter().map(|step| (step.is_own(), step.sends.len(), step.is_result)).collect::<Vec<_>>()
+        };
+        assert_eq!([of(0, 0), of(1, 0), of(2, 0)], [vec![(true, 1, false)], vec![(false, 0, true)], vec![]]);
+        assert_eq!([of(0, 1), of(1, 1), of(2, 1)], [vec![], vec![(true, 0, true)], vec![]]);
+        let by_rank_0 = [vec![(false, 1, false)], vec![(false, 0, true)], vec![(true, 1, false)]];
+        assert_eq!([of(0, 2), of(1, 2), of(2, 2)], by_rank_0);
     }
 }

@@ -2,16 +2,20 @@
 //! and which way chunks go.
 //!
 //! A chunk has one owner. If the shape *folds*, all ranks contribute to a chunk, and its owner ends with what they fold
-//! to. If it *distributes*, what the owner then has goes to all others. A shape that does not fold leaves what the
-//! owner had in the first place, a shape that does not distribute leaves the result with the owner alone.
+//! to. If it *distributes*, what the owner then has goes to all others; if not, the result stays with the owner alone.
+//! A shape that does not fold has a *source* for each chunk: the rank that has it in the first place. That is the owner
+//! itself where the shape distributes. Otherwise a chunk goes from its source to its owner, and that is all.
 //!
-//! | collective | chunks | owner of chunk `c` | folds | distributes |
-//! |---|---|---|---|---|
-//! | all-reduce | one per rank, nearly equal | rank before rank `c` | yes | yes |
-//! | broadcast | one | the root | no | yes |
-//! | all-gather | one per rank | rank `c` | no | yes |
-//! | reduce-scatter | one per rank | rank `c` | yes | no |
-//! | reduce | one | the root | yes | no |
+//! | collective | chunks | owner of chunk `c` | folds | distributes | source of chunk `c` |
+//! |---|---|---|---|---|---|
+//! | all-reduce | one per rank, nearly equal | rank before rank `c` | yes | yes | |
+//! | broadcast | one | the root | no | yes | the root |
+//! | all-gather | one per rank | rank `c` | no | yes | rank `c` |
+//! | reduce-scatter | one per rank | rank `c` | yes | no | |
+//! | reduce | one | the root | yes | no | |
+//! | gather | one per rank | the root | no | no | rank `c` |
+//! | scatter | one per rank | rank `c` | no | no | the root |
+//! | all-to-all | one per pair of ranks | rank `c mod n` | no | no | rank `c / n` |
 //!
 //! The contributions to a chunk are folded in the order of the ranks around the ring, from the one after its owner to
 //! the owner, by every algorithm.
@@ -20,27 +24,49 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     ranks: usize,
+    /// How many chunks there are.
+    chunks: usize,
     cut: Cut,
-    /// Owner of the first chunk; each further chunk belongs to the rank after that of the one before.
-    first_owner: usize,
+    owners: Ranks,
+    /// The sources of chunks that go to their owners, and nowhere else.
+    sources: Option<Ranks>,
     folds: bool,
     distributes: bool,
+}
+
+/// The rank of each chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ranks {
+    /// That of the first chunk; each further chunk has the rank after that of the one before.
+    From(usize),
+    /// This rank, of all chunks.
+    One(usize),
+    /// As many chunks next to each other have one rank as there are ranks, from rank 0 on.
+    Rows,
+}
+
+impl Ranks {
+    fn of(self, chunk: usize, ranks: usize) -> usize {
+        match self {
+            Self::From(first) => (first + chunk) % ranks,
+            Self::One(rank) => rank,
+            Self::Rows => chunk / ranks,
+        }
+    }
 }
 
 /// Where a tensor is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Cut {
-    /// One chunk per rank; the first few have one element more than the others.
+    /// The first few chunks have one element more than the others.
     Even,
-    /// One chunk.
-    Whole,
-    /// One chunk per rank, with these numbers of elements.
+    /// The chunks have these numbers of elements.
     Counts(Vec<u64>),
 }
 
 impl Cut {
-    fn per_rank(counts: &[u64], ranks: usize) -> Self {
-        assert!(counts.is_empty() || counts.len() == ranks, "one count for each rank");
+    fn by(counts: &[u64], chunks: usize) -> Self {
+        assert!(counts.is_empty() || counts.len() == chunks, "one count for each chunk");
         if counts.is_empty() { Self::Even } else { Self::Counts(counts.to_vec()) }
     }
 }
@@ -48,29 +74,52 @@ impl Cut {
 impl Shape {
     /// Everybody gets what all contribute.
     pub fn all_reduce(ranks: usize) -> Self {
-        let first_owner = ranks.saturating_sub(1);
-        Self { ranks, cut: Cut::Even, first_owner, folds: true, distributes: true }
+        let owners = Ranks::From(ranks.saturating_sub(1));
+        Self { ranks, chunks: ranks, cut: Cut::Even, owners, sources: None, folds: true, distributes: true }
     }
 
     /// Everybody gets what `root` has.
     pub fn broadcast(ranks: usize, root: usize) -> Self {
-        Self { ranks, cut: Cut::Whole, first_owner: root, folds: false, distributes: true }
+        let (chunks, owners) = (1, Ranks::One(root));
+        Self { chunks, owners, folds: false, ..Self::all_reduce(ranks) }
     }
 
     /// `root` gets what all contribute.
     pub fn reduce(ranks: usize, root: usize) -> Self {
-        Self { ranks, cut: Cut::Whole, first_owner: root, folds: true, distributes: false }
+        Self { folds: true, distributes: false, ..Self::broadcast(ranks, root) }
     }
 
     /// Everybody gets the chunks that the ranks have: of rank `c` that with number `c`. `counts` are their elements;
     /// empty: nearly equal ones.
     pub fn all_gather(ranks: usize, counts: &[u64]) -> Self {
-        Self { ranks, cut: Cut::per_rank(counts, ranks), first_owner: 0, folds: false, distributes: true }
+        let (cut, owners) = (Cut::by(counts, ranks), Ranks::From(0));
+        Self { cut, owners, folds: false, ..Self::all_reduce(ranks) }
     }
 
     /// Rank `c` gets the chunk with number `c` of what all contribute. `counts` as for [`Shape::all_gather`].
     pub fn reduce_scatter(ranks: usize, counts: &[u64]) -> Self {
-        Self { ranks, cut: Cut::per_rank(counts, ranks), first_owner: 0, folds: true, distributes: false }
+        Self { folds: true, distributes: false, ..Self::all_gather(ranks, counts) }
+    }
+
+    /// `root` gets the chunks that the ranks have: of rank `c` that with number `c`. `counts` as for
+    /// [`Shape::all_gather`].
+    pub fn gather(ranks: usize, root: usize, counts: &[u64]) -> Self {
+        let (owners, sources) = (Ranks::One(root), Some(Ranks::From(0)));
+        Self { owners, sources, distributes: false, ..Self::all_gather(ranks, counts) }
+    }
+
+    /// Rank `c` gets the chunk with number `c` of what `root` has. `counts` as for [`Shape::all_gather`].
+    pub fn scatter(ranks: usize, root: usize, counts: &[u64]) -> Self {
+        let sources = Some(Ranks::One(root));
+        Self { sources, distributes: false, ..Self::all_gather(ranks, counts) }
+    }
+
+    /// Rank `d` gets of each rank `s` the chunk with number `n s + d`. `counts` are the elements of all of them; empty:
+    /// nearly equal ones.
+    pub fn all_to_all(ranks: usize, counts: &[u64]) -> Self {
+        let chunks = ranks * ranks;
+        let (cut, sources) = (Cut::by(counts, chunks), Some(Ranks::Rows));
+        Self { chunks, cut, sources, distributes: false, ..Self::all_gather(ranks, &[]) }
     }
 
     /// One of each kind, with its name, for tensors of `elements` elements: for tests of what is made of shapes.
@@ -79,6 +128,9 @@ impl Shape {
         let mut counts = vec![0; ranks];
         counts[ranks - 1] = elements as u64 / 2;
         counts[root] += (elements - elements / 2) as u64;
+        let mut blocks = vec![0; ranks * ranks];
+        blocks[ranks * ranks - 1] = elements as u64 / 2;
+        blocks[root] += (elements - elements / 2) as u64;
         vec![
             ("all-reduce", Self::all_reduce(ranks)),
             ("broadcast", Self::broadcast(ranks, root)),
@@ -87,6 +139,12 @@ impl Shape {
             ("all-gather of given counts", Self::all_gather(ranks, &counts)),
             ("reduce-scatter", Self::reduce_scatter(ranks, &[])),
             ("reduce-scatter of given counts", Self::reduce_scatter(ranks, &counts)),
+            ("gather", Self::gather(ranks, root, &[])),
+            ("gather of given counts", Self::gather(ranks, root, &counts)),
+            ("scatter", Self::scatter(ranks, root, &[])),
+            ("scatter of given counts", Self::scatter(ranks, root, &counts)),
+            ("all-to-all", Self::all_to_all(ranks, &[])),
+            ("all-to-all of given counts", Self::all_to_all(ranks, &blocks)),
         ]
     }
 
@@ -105,25 +163,27 @@ impl Shape {
         self.distributes
     }
 
-    /// Number of chunks: one, or one per rank.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
-        if self.cut == Cut::Whole { 1 } else { self.ranks }
+        self.chunks
     }
 
     /// The rank that owns a chunk.
     pub fn owner(&self, chunk: usize) -> usize {
-        (self.first_owner + chunk) % self.ranks
+        self.owners.of(chunk, self.ranks)
     }
 
-    /// The chunk that a rank owns, if any.
-    pub fn chunk_owned_by(&self, rank: usize) -> Option<usize> {
-        let chunk = (rank + self.ranks - self.first_owner) % self.ranks;
-        (chunk < self.chunks()).then_some(chunk)
+    /// Whether each chunk goes from its source to its owner, and nowhere else.
+    pub fn only_moves(&self) -> bool {
+        self.sources.is_some()
     }
 
     /// The rank whose contribution is the first in the fold of a chunk, or that has it if it is not folded.
     pub fn start_of(&self, chunk: usize) -> usize {
-        (self.owner(chunk) + usize::from(self.folds)) % self.ranks
+        match self.sources {
+            Some(sources) => sources.of(chunk, self.ranks),
+            None => (self.owner(chunk) + usize::from(self.folds)) % self.ranks,
+        }
     }
 
     /// How many hops around the ring it is to a rank from where a chunk starts.
@@ -133,13 +193,13 @@ impl Shape {
 
     /// Whether consecutive tensors may be cut as one: not if a rank has a part of each.
     pub fn spans_tensors(&self) -> bool {
-        self.cut == Cut::Whole || (self.folds && self.distributes)
+        matches!(self.owners, Ranks::One(_)) && !self.only_moves() || (self.folds && self.distributes)
     }
 
     /// Whether tensors of `elements` elements can be cut so.
     pub fn fits(&self, elements: u64) -> bool {
         match &self.cut {
-            Cut::Even | Cut::Whole => true,
+            Cut::Even => true,
             Cut::Counts(counts) => {
                 counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count)) == Some(elements)
             }
@@ -152,10 +212,9 @@ impl Shape {
             self.fits(elements as u64),
             "counts that do not fit are refused when an operation is launched"
         );
-        let (base, extra) = (elements / self.ranks, elements % self.ranks);
+        let (base, extra) = (elements / self.chunks, elements % self.chunks);
         (0..self.chunks()).map(move |chunk| match &self.cut {
             Cut::Even => base + usize::from(chunk < extra),
-            Cut::Whole => elements,
             Cut::Counts(counts) => counts[chunk] as usize,
         })
     }
@@ -168,17 +227,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_cover_the_tensor_and_have_one_owner_each(
+        fn chunks_cover_the_tensor_and_belong_to_ranks(
             ranks in 1usize..=9, root: prop::sample::Index, elements in 0usize..200,
         ) {
             for (name, shape) in Shape::samples(ranks, root.index(ranks), elements) {
                 prop_assert_eq!(shape.chunk_counts(elements).sum::<usize>(), elements, "{}", name);
                 prop_assert_eq!(shape.chunk_counts(elements).count(), shape.chunks());
-                let owned = (0..ranks).filter_map(|rank| shape.chunk_owned_by(rank).map(|chunk| (chunk, rank)));
-                let mut owned: Vec<_> = owned.collect();
-                owned.sort_unstable();
-                let owners: Vec<_> = (0..shape.chunks()).map(|chunk| (chunk, shape.owner(chunk))).collect();
-                prop_assert_eq!(owned, owners, "{}", name);
+                for chunk in 0..shape.chunks() {
+                    prop_assert!(shape.owner(chunk) < ranks && shape.start_of(chunk) < ranks, "{}", name);
+                    prop_assert!(shape.only_moves() || shape.folds() || shape.distributes(), "{}", name);
+                }
             }
         }
     }
@@ -209,5 +267,17 @@ mod tests {
         assert_eq!(owners(Shape::reduce(4, 3)), [3]);
         assert_eq!(owners(Shape::all_gather(4, &[])), [0, 1, 2, 3]);
         assert_eq!(owners(Shape::reduce_scatter(4, &[5, 0, 1, 1])), [0, 1, 2, 3]);
+        assert_eq!(owners(Shape::gather(3, 1, &[])), [1, 1, 1]);
+        assert_eq!(owners(Shape::scatter(3, 1, &[])), [0, 1, 2]);
+        assert_eq!(owners(Shape::all_to_all(2, &[])), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn sources_are_those_that_the_documentation_names() {
+        let sources =
+            |shape: Shape| (0..shape.chunks()).map(|chunk| shape.start_of(chunk)).collect::<Vec<_>>();
+        assert_eq!(sources(Shape::gather(3, 1, &[])), [0, 1, 2]);
+        assert_eq!(sources(Shape::scatter(3, 1, &[])), [1, 1, 1]);
+        assert_eq!(sources(Shape::all_to_all(2, &[1, 2, 3, 4])), [0, 0, 1, 1]);
     }
 }

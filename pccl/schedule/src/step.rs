@@ -44,8 +44,8 @@ pub trait Compiler: Debug + Send + Sync {
     fn algorithm(&self) -> Algorithm;
 
     /// The steps for the unit of a frame, in the order in which they are made. Both ends of a hop name the same stage,
-    /// and no two values of a unit come to a rank, or go from it to another one, at the same stage. A step that sends
-    /// on what has come as it came, and has no result, comes after another one that takes the same in.
+    /// and no two values of a unit come to a rank, or go from it to another one, at the same stage. A step that passes
+    /// a value on comes after the one that takes the same in, if there is one.
     fn steps(&self, plan: &Plan, frame: &Frame) -> Vec<Step>;
 
     /// The step by which the rank folds the elements of a frame to its result, if it does.
@@ -114,6 +114,11 @@ impl Step {
     /// Whether the value is one that has come, as it came.
     pub fn forwards(&self) -> bool {
         matches!(self.inputs[..], [Input::Received(_)])
+    }
+
+    /// Whether the value is one that has come, goes on as it came, and is not this rank's result.
+    pub fn passes_on(&self) -> bool {
+        self.forwards() && !self.is_result
     }
 
     /// Whether one value is folded with the own elements: every piece of it can be folded when it comes, and it needs

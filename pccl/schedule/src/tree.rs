@@ -1,5 +1,5 @@
 //! The tree of one or two levels that an [`Ownership`] says: contributions to a unit go up to its owner, and the result
-//! comes down.
+//! comes down. A chunk that only moves goes straight from its source to its owner.
 //!
 //! Rank `r` contributes at stage `r`, and sends results at stage `n + r`. Elements of a quantised tensor that go up as
 //! they are have the stage `2 n + r`.
@@ -18,6 +18,9 @@ impl Compiler for Ownership {
 
     fn steps(&self, plan: &Plan, frame: &Frame) -> Vec<Step> {
         let (ranks, rank, shape) = (plan.ranks(), plan.rank(), plan.shape());
+        if shape.only_moves() {
+            return straight(plan, frame);
+        }
         let parent = self.parent(rank, frame);
         let children: Vec<usize> =
             (0..ranks).filter(|other| self.parent(*other, frame) == Some(rank)).collect();
@@ -41,6 +44,19 @@ impl Compiler for Ownership {
 
     fn is_plain(&self, plan: &Plan, stage: usize) -> bool {
         stage >= plain_stage(plan, 0)
+    }
+}
+
+/// The step of this rank for a unit that goes from its source to its owner.
+fn straight(plan: &Plan, frame: &Frame) -> Vec<Step> {
+    let (source, owner) = (plan.start_of(frame.chunk), plan.shape().owner(frame.chunk));
+    match plan.rank() {
+        rank if rank == source && rank == owner => vec![Step::new(vec![Input::Own], Vec::new(), true)],
+        rank if rank == source => vec![Step::new(vec![Input::Own], vec![Hop::new(owner, source)], false)],
+        rank if rank == owner => {
+            vec![Step::new(vec![Input::Received(Hop::new(source, source))], Vec::new(), true)]
+        }
+        _ => Vec::new(),
     }
 }
 

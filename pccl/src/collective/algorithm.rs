@@ -23,33 +23,36 @@ pub(crate) struct Programs {
 struct Kept {
     plan: (GroupEpoch, Option<Pair>),
     collective: Collective,
+    counts: Vec<u64>,
     parts: Vec<PartDescriptor>,
     algorithm: Algorithm,
     program: Arc<Program>,
 }
 
 impl Programs {
-    /// The program of this rank, made now or before. None if the members cannot carry out the collective.
-    pub(crate) fn get(&self, slot: &Slot, descriptor: &Descriptor) -> Option<Arc<Program>> {
+    /// The program of this rank, made now or before. None if the members cannot carry out the collective. `counts` are
+    /// those of an all-to-all, as [`shape_of`] wants them.
+    pub(crate) fn get(&self, slot: &Slot, descriptor: &Descriptor, counts: &[u64]) -> Option<Arc<Program>> {
         let plan = (slot.id.epoch, slot.id.tag.pair);
         let is_it = |kept: &Kept| {
             (kept.plan, kept.algorithm) == (plan, descriptor.algorithm)
                 && kept.collective == descriptor.collective
                 && kept.parts == descriptor.parts
+                && kept.counts == counts
         };
         let found = self.kept.lock().iter().find(|kept| is_it(kept)).map(|kept| kept.program.clone());
         if found.is_some() {
             return found;
         }
-        let shape = shape_of(&descriptor.collective, &slot.ring)?;
+        let shape = shape_of(&descriptor.collective, counts, &slot.ring)?;
         let program = Arc::new(program_of(slot, &shape, descriptor));
         let (frames, tensors) = (program.plan().slots(), program.plan().parts());
         if frames.max(tensors).saturating_mul(slot.ring.len()) <= MAX_KEPT_INPUTS {
             let (collective, parts) = (descriptor.collective.clone(), descriptor.parts.clone());
-            let (algorithm, program) = (descriptor.algorithm, program.clone());
+            let (algorithm, counts, program) = (descriptor.algorithm, counts.to_vec(), program.clone());
             let mut all = self.kept.lock();
             all.truncate(MAX_KEPT - 1);
-            all.push_front(Kept { plan, collective, parts, algorithm, program });
+            all.push_front(Kept { plan, collective, counts, parts, algorithm, program });
         }
         Some(program)
     }

@@ -11,7 +11,7 @@ mod wait;
 use super::{
     algorithm::no_program,
     attempt::Attempt,
-    calls::{Beside, Prepared, Signals},
+    calls::{Beside, Place, Prepared, Signals},
     links::Users,
     operations::Operations,
     progress::{AttemptOwner, local_fault},
@@ -65,6 +65,8 @@ pub(crate) struct Op {
     /// The world that the caller knew when it launched this.
     known: Arc<Known>,
     raws: Vec<RawTensor>,
+    /// Those of an all-to-all.
+    counts: Vec<u64>,
     /// Memory of the library that `raws` point to.
     rooms: Vec<Arc<Backup>>,
     beside: Vec<Box<dyn Beside>>,
@@ -84,7 +86,7 @@ impl Op {
         common: &Arc<Operations>,
         ((number, track), timeout): ((u64, u8), Option<Duration>),
         known: Arc<Known>,
-        Prepared { descriptor, pair, raws, rooms, beside, failure }: Prepared,
+        Prepared { descriptor, pair, raws, counts, rooms, beside, failure }: Prepared,
     ) -> Arc<Self> {
         let backup = common.backups.take(backup_bytes(&descriptor, &raws));
         Arc::new_cyclic(|me| Self {
@@ -93,6 +95,7 @@ impl Op {
             descriptor,
             known,
             raws,
+            counts,
             rooms,
             beside,
             failure,
@@ -185,10 +188,13 @@ impl Op {
         let registered = common.table.register(&op, self.tag, |slot| {
             ring.clone_from(&slot.ring);
             knew_ring = self.knows(&slot.plan);
-            let program = common.programs.get(slot, &self.descriptor);
+            let program = common.programs.get(slot, &self.descriptor, &self.counts);
             fits = program.is_some();
             let program = program.unwrap_or_else(|| no_program(slot));
-            let (tensors, room) = ((&self.descriptor, &self.raws[..]), |bytes| common.backups.take(bytes));
+            let place = Place { rank: slot.rank, ranks: slot.ring.len() };
+            let pieces = self.beside.iter().filter(|_| fits).find_map(|beside| beside.pieces(place));
+            let raws = pieces.as_deref().unwrap_or(&self.raws);
+            let (tensors, room) = ((&self.descriptor, raws), |bytes| common.backups.take(bytes));
             Attempt::new(slot.id, program, tensors, (self.backup.clone(), &room), self.me.clone())
         });
         let Some(attempt) = registered else {

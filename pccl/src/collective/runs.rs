@@ -25,7 +25,7 @@ fn part_backup_bytes(part: &PartDescriptor, raw: &RawTensor) -> usize {
 /// The memory of a run as one attempt uses it.
 #[derive(Debug)]
 pub(crate) struct RunMemory {
-    /// At least one; the others are not empty.
+    /// In order. At least one, and the others are not empty; of pieces those that are not empty.
     tensors: Vec<TensorMemory>,
 }
 
@@ -66,6 +66,9 @@ impl RunMemory {
         backup: &Backup,
         backup_offset: &mut usize,
     ) -> Self {
+        if descriptor.kind().only_moves() {
+            return Self::lend_pieces(raws, gate, backup, *backup_offset);
+        }
         let (mut tensors, mut start) = (Vec::with_capacity(run.tensors.len()), 0);
         for index in run.tensors.clone() {
             let (part, raw) = (&descriptor.parts[index], &raws[index]);
@@ -83,6 +86,18 @@ impl RunMemory {
             tensors.push(TensorMemory { start: 0, memory, raw, backup_offset: at });
         }
         Self { tensors }
+    }
+
+    /// Lends the pieces of a tensor that this rank has, in order: nothing of them is saved. The rank has no memory
+    /// here for the rest of the tensor, some of which it may pass on.
+    fn lend_pieces(raws: &[RawTensor], gate: &Arc<Gate>, backup: &Backup, at: usize) -> Self {
+        let lend = |raw: &RawTensor| TensorMemory {
+            start: raw.starts_at(),
+            memory: raw.lend(gate, backup, at..at),
+            raw: raw.clone(),
+            backup_offset: at,
+        };
+        Self { tensors: raws.iter().filter(|raw| raw.bytes() > 0).map(lend).collect() }
     }
 
     /// The memory of the only tensor: of one that is quantised.

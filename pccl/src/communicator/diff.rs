@@ -77,7 +77,7 @@ impl Communicator {
         self.check_declared(&tensors, limit)?;
         let levels = hashed(&Tree::Plain, &tensors)?;
         let digests: Vec<_> = levels.iter().map(Levels::root).collect();
-        let rows = self.gather(&diff::bytes_of(&digests), limit)?;
+        let rows = self.gather_rows(&diff::bytes_of(&digests), limit)?;
         let differs = |(index, tensor): (usize, &&StateTensor)| {
             let camps = diff::camps(&rows, index)?;
             let (key, data_type, count) = (tensor.key.as_str().to_owned(), tensor.data_type, tensor.count);
@@ -102,7 +102,7 @@ impl Communicator {
         let all = diff::encode_declared(&tensors.iter().map(declared).collect::<Vec<_>>());
         let mut summary = (all.len() as u64).to_le_bytes().to_vec();
         summary.extend(diff::bytes_of(&[pccl_hash::tree_hash(&all)]));
-        let rows = self.gather(&summary, limit)?;
+        let rows = self.gather_rows(&summary, limit)?;
         if rows.iter().all(|(_, row)| *row == rows[0].1) {
             return Ok(());
         }
@@ -111,7 +111,7 @@ impl Communicator {
         let longest = rows.iter().map(|(_, row)| length(row)).max().unwrap_or(0);
         let mut padded = all;
         padded.resize(usize::try_from(longest).unwrap_or(0), 0);
-        let text = diff::declared_apart(&self.gather(&padded, limit)?).unwrap_or_default();
+        let text = diff::declared_apart(&self.gather_rows(&padded, limit)?).unwrap_or_default();
         Err(Error::InvalidArgument(format!("the peers do not have the same tensors to compare: {text}")))
     }
 
@@ -129,7 +129,7 @@ impl Communicator {
             digests.extend_from_slice(levels.mebibytes());
             ends.push(digests.len());
         }
-        let rows = self.gather(&diff::bytes_of(&digests), limit)?;
+        let rows = self.gather_rows(&diff::bytes_of(&digests), limit)?;
         let begins = std::iter::once(0).chain(ends.iter().copied());
         let mut pieces = Vec::new();
         for ((begin, end), found) in begins.zip(&ends).zip(found.iter_mut()) {
@@ -147,7 +147,7 @@ impl Communicator {
             digests.extend(piece.chunks(LEAF_BYTES).map(pccl_hash::tree_hash));
             parts.push(begin..digests.len());
         }
-        let rows = self.gather(&diff::bytes_of(&digests), limit)?;
+        let rows = self.gather_rows(&diff::bytes_of(&digests), limit)?;
         let leaf = |(part, piece): (&std::ops::Range<usize>, &Option<usize>)| {
             let first = *diff::differing(&rows, part.clone()).first()?;
             Some((*piece)? * (MEBIBYTE / LEAF_BYTES) + first - part.start)
@@ -161,7 +161,7 @@ impl Communicator {
             content.extend_from_slice(&piece_of(tensor, *leaf, LEAF_BYTES)?);
             parts.push(begin..content.len());
         }
-        let rows = self.gather(&content, limit)?;
+        let rows = self.gather_rows(&content, limit)?;
         for ((part, leaf), found) in parts.into_iter().zip(&leaves).zip(found) {
             let begin = leaf.unwrap_or(0) * (LEAF_BYTES / found.data_type.size_bytes());
             found.first = diff::first_divergence(&rows, part, begin as u64, found.data_type);
@@ -170,7 +170,7 @@ impl Communicator {
     }
 
     /// The bytes that each peer gives, by rank; all give the same number of bytes.
-    fn gather(&self, own: &[u8], limit: Limit) -> Result<Vec<(PeerId, Vec<u8>)>, Error> {
+    fn gather_rows(&self, own: &[u8], limit: Limit) -> Result<Vec<(PeerId, Vec<u8>)>, Error> {
         let world = self.world();
         let me = world.ring.get(world.rank).copied().ok_or(Error::NotConnected)?;
         // With the identity, as ranks may change between two collectives.

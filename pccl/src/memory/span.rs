@@ -70,7 +70,7 @@ impl Source<'_> {
 
     /// As a tensor of a collective in which this rank only gives it.
     pub(crate) fn given(&self) -> RawTensor {
-        self.span.raw(Role::Gives).read_only()
+        self.span.given()
     }
 }
 
@@ -155,6 +155,11 @@ impl Span {
     pub(crate) fn range(&self) -> Range<usize> {
         let start = self.start as usize;
         start..start + self.bytes
+    }
+
+    /// As a tensor of a collective in which this rank only gives it.
+    pub(crate) fn given(&self) -> RawTensor {
+        self.raw(Role::Gives).read_only()
     }
 
     /// As a tensor of a collective that makes this use of it.

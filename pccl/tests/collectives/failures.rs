@@ -177,6 +177,9 @@ fn each_has_a_limit() {
         (comm.all_gather(&[1.0], &mut [0.0_f32; 2], options()), CollectiveKind::AllGather),
         (comm.reduce(&mut data, 0, ReduceOptions::new(ReduceOp::Max).timeout(short)), CollectiveKind::Reduce),
         (comm.weighted_average(&mut data, 1.0, options()), CollectiveKind::AllReduce),
+        (comm.gather(&[1.0], &mut [0.0_f32; 2], 0, options()), CollectiveKind::Gather),
+        (comm.scatter(&[1.0; 2], &mut [0.0_f32], 0, options()), CollectiveKind::Scatter),
+        (comm.all_to_all(&[1.0; 2], &mut [0.0_f32; 2], options()), CollectiveKind::AllToAll),
     ];
     for (result, kind) in kinds {
         assert_eq!(call(result.expect_err("nobody else calls it")), CallKind::Collective(kind));

@@ -199,11 +199,24 @@ impl Arb for Descriptor {
         let all = (Collective::arb(), Vec::<PartDescriptor>::arb(), how);
         let fitted = all.prop_map(|(mut collective, mut parts, (algorithm, finite, cut, knowledge))| {
             let (knew_ring, by_rank) = knowledge;
-            if let Collective::AllGather(split) | Collective::ReduceScatter(split) = &mut collective {
+            let kind = collective.kind();
+            let split = match &mut collective {
+                Collective::AllGather(split) | Collective::ReduceScatter(split) => Some(split),
+                Collective::Gather(rooted) | Collective::Scatter(rooted) => Some(&mut rooted.split),
+                Collective::AllToAll(blocks) => Some(&mut blocks.split),
+                _ => None,
+            };
+            if kind.only_moves() {
+                parts.resize(1, PartDescriptor::new(0, DataType::Float64, ReduceOp::Sum));
+                parts[0].quantisation = None;
+            }
+            if let Some(split) = split {
                 match split {
                     Split::Equal(ranks) => {
                         *ranks = (*ranks).max(1);
-                        parts.iter_mut().for_each(|part| part.count -= part.count % u64::from(*ranks));
+                        let ranks = u64::from(*ranks);
+                        let equal = if kind == CollectiveKind::AllToAll { ranks * ranks } else { ranks };
+                        parts.iter_mut().for_each(|part| part.count -= part.count % equal);
                     }
                     Split::Members(counts) => {
                         counts.sort_by_key(|member| member.peer);
@@ -293,6 +306,8 @@ arb_struct! {
     SourceFailure { peer, fault, text }
     PartDescriptor { count, data_type, op, quantisation }
     MemberCount { peer, count }
+    Rooted { root, split }
+    Blocks { split, digest }
     CollectiveId { kind, op }
     OpFault { kind, peer, generation, text }
     Registered { run, peer, beat_interval_ms, peer_timeout_ms, wire, state_key, relay, comes_back }
@@ -460,7 +475,9 @@ arb_union! {
     Outcome { Done, Aborted }
     VoteRef { Collective, Sync, Forming }
     MemberRef { Peer, Name }
-    Collective { AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier, SendRecv }
+    Collective {
+        AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Barrier, SendRecv, Gather, Scatter, AllToAll
+    }
     Split { Equal, Members }
     SyncReport { Ready, Failed }
     Finite { NotAsked, All, Not }

@@ -3,8 +3,8 @@
 //! **Values** lie where the result goes: a value that is not yet the result, too, as the result will replace it. Where
 //! the result stays with the owner of a chunk, the other ranks must not lose what they have: in place they fold into
 //! the backup, and send that on. A value of others that is folded while it comes needs no memory; others have memory of
-//! their own, side by side for each unit. Values of quantised tensors lie encoded in *staging* memory, see
-//! [`super::coded`].
+//! their own, side by side for each unit, and so have values that this rank only passes on. Values of quantised tensors
+//! lie encoded in *staging* memory, see [`super::coded`].
 //!
 //! **Restore.** In place, each byte is saved once, before it is overwritten for the first time: by the fold itself, or,
 //! if nothing is folded into it here, when the result begins to come. A slot counts how many of its bytes are saved; a
@@ -55,7 +55,7 @@ pub(super) struct Part {
     pub(super) memory: RunMemory,
     /// If it is quantised.
     pub(super) coding: Option<Coding>,
-    /// Values of others that are folded when all of them are here.
+    /// Values of others that are folded when all of them are here, or that are only passed on.
     pub(super) contributions: Lent,
     /// To add up in, if what is quantised cannot be cut.
     pub(super) sums: Lent,
@@ -83,7 +83,7 @@ fn layout(program: &Program, raws: &[RawTensor]) -> (Vec<[usize; 4]>, HashMap<us
             if raw.device().is_some() && step.is_own() && step.sends.iter().any(|hop| hop.is_plain) {
                 part[3] = raw.bytes();
             }
-            if step.is_own() || step.forwards() || step.streams() {
+            if step.is_own() || !has_room(step) {
                 continue;
             }
             rooms.insert(unit.slots.start, Room { contributions: part[1], sums: part[2] });
@@ -94,6 +94,11 @@ fn layout(program: &Program, raws: &[RawTensor]) -> (Vec<[usize; 4]>, HashMap<us
         }
     }
     (parts, rooms)
+}
+
+/// Whether values that a step takes in have memory of their own.
+fn has_room(step: &Step) -> bool {
+    !step.streams() && (step.passes_on() || !step.forwards())
 }
 
 /// Bytes of the value of a unit that comes that way, if its elements have that size.
@@ -206,13 +211,21 @@ impl Tensors {
         let arrival = self.program.arrival(index, stage, header.offset, header.len)?;
         let (unit, size) = (self.program.plan().unit_of(&arrival.frame), part.data_type.size_bytes());
         let step = arrival.step();
-        if step.forwards() || step.streams() {
+        if !has_room(step) {
             return None;
         }
         let before = step.received().take(arrival.number).map(|hop| value_bytes(&unit, size, hop));
         let unit_start = if arrival.hop.is_plain { unit.elements.start * size } else { unit.encoded.start };
         let in_unit = header.offset as usize - unit_start;
         Some(self.contributions_to(&unit, part, step).start + before.sum::<usize>() + in_unit)
+    }
+
+    /// Where a frame lies among contributions whose value this rank passes on by that step.
+    fn passed(&self, header: &FrameHeader, step: &Step) -> Option<usize> {
+        let frame = self.program.plan().frame_anywhere(header.part as usize, header.offset, header.len)?;
+        let unit = self.program.plan().unit_of(&frame);
+        let room = self.rooms.get(&unit.slots.start).filter(|_| step.passes_on())?;
+        Some(room.contributions + frame.offset - unit.encoded.start)
     }
 
     /// How a step folds elements of a run.
@@ -370,7 +383,7 @@ impl Store for Tensors {
         if step.streams() {
             return Landing::Fold;
         }
-        let overwrites = step.forwards() && arrival.before == 0;
+        let overwrites = step.forwards() && step.is_result && arrival.before == 0;
         if overwrites && self.save(frame).is_none() { Landing::Discard } else { Landing::Direct }
     }
 
@@ -409,10 +422,14 @@ impl Store for Tensors {
             };
             return Place { memory, range: start + done..start + header.len as usize };
         }
+        let sent = self.program.departure(header.part as usize, stage, header.offset, header.len);
+        if let Some(start) = sent.as_ref().and_then(|(steps, step)| self.passed(header, &steps[*step])) {
+            let range = start + done..start + header.len as usize;
+            return Place { memory: &part.contributions, range };
+        }
         Self::place(part, header, done, |memory| {
-            let sent = self.program.departure(header.part as usize, stage, header.offset, header.len);
-            match sent.filter(|(steps, step)| !steps[*step].is_own()) {
-                Some((steps, step)) => self.value_of(&steps[step], memory),
+            match sent.as_ref().filter(|(steps, step)| !steps[*step].is_own()) {
+                Some((steps, step)) => self.value_of(&steps[*step], memory),
                 None => memory.own(),
             }
         })

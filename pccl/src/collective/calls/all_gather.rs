@@ -13,7 +13,7 @@ impl<'a> Call<'a> {
     /// Puts what all peers send into `recv`, equally much of each. See
     /// [`Communicator::all_gather`](crate::Communicator::all_gather).
     pub fn all_gather(send: impl Into<Source<'a>>, recv: impl Into<Target<'a>>) -> Self {
-        Self::gather(send.into(), recv.into(), None)
+        Self::gathered(send.into(), recv.into(), None)
     }
 
     /// Puts what all peers send into `recv`, of each rank as many elements as `counts` says. See
@@ -23,10 +23,10 @@ impl<'a> Call<'a> {
         recv: impl Into<Target<'a>>,
         counts: &[u64],
     ) -> Self {
-        Self::gather(send.into(), recv.into(), Some(counts.to_vec()))
+        Self::gathered(send.into(), recv.into(), Some(counts.to_vec()))
     }
 
-    fn gather(send: Source<'a>, recv: Target<'a>, counts: Option<Vec<u64>>) -> Self {
+    fn gathered(send: Source<'a>, recv: Target<'a>, counts: Option<Vec<u64>>) -> Self {
         let (own, all) = (send.count(), recv.count());
         let (data_type, recv_type) = (send.data_type(), recv.data_type());
         // The content of the target is lost in any case.

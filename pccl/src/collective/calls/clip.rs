@@ -10,12 +10,11 @@
 //! here it follows from the median of the group, which up to half of the peers cannot raise beyond the norms of the
 //! others.
 
-use super::{Beside, Call, Context, Place, Prepared, Signals};
+use super::{Beside, Call, Context, Place, Prepared, Report, Signals};
 use crate::{
     Error,
     memory::{Backup, RawTensor, Span, Target},
 };
-use parking_lot::Mutex;
 use pccl_protocol::{Collective, Descriptor, Finite, NotFinite, Nothing, PartDescriptor, PeerId, Split};
 use pccl_quant::{DataType, ReduceOp, first_non_finite, norm, scale, sum_of_squares, weighted_type};
 use std::{borrow::Cow, ops::Range, sync::Arc};
@@ -91,16 +90,8 @@ fn scale_of(norm: f64, median: f64, factor: f64) -> f64 {
     if median > 0.0 && norm > bound { bound / norm } else { 1.0 }
 }
 
-/// Where a [`Call::clip_to_median`] leaves what it has found. Clones are the same one.
-#[derive(Debug, Clone, Default)]
-pub struct ClipReport(Arc<Mutex<Option<Clip>>>);
-
-impl ClipReport {
-    /// The result of the call, once: `None` before it has succeeded.
-    pub fn take(&self) -> Option<Clip> {
-        self.0.lock().take()
-    }
-}
+/// Where a [`Call::clip_to_median`] leaves what it has found.
+pub type ClipReport = Report<Clip>;
 
 impl<'a> Call<'a> {
     /// Makes the elements of `tensors` shorter if they are an outlier among those of all peers. The result is in
@@ -110,7 +101,7 @@ impl<'a> Call<'a> {
         let report = report.clone();
         Self::new(move |context| {
             check(context, &tensors, factor)?;
-            report.0.lock().take();
+            report.take();
             let looked = look(&tensors);
             let failure = looked.as_ref().err().cloned();
             // Nobody gets to see the numbers of a peer whose tensors could not be read.
@@ -245,7 +236,7 @@ impl Beside for Clipping {
                 })?;
             }
         }
-        *self.report.0.lock() = Some(clip);
+        self.report.put(clip);
         Ok(())
     }
 }

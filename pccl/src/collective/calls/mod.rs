@@ -4,20 +4,27 @@
 //!
 //! Attempts know a [`Shape`] and memory of the whole tensor, in place or out of place. Where the caller has memory
 //! for a part of it only, the library has the rest ([`Prepared::rooms`]), and what belongs to the caller is copied by
-//! [`Beside`].
+//! [`Beside`]. Where data only moves, nobody folds anything, so attempts need no more than parts ([`Beside::pieces`]).
 
 mod all_gather;
 mod all_reduce;
+mod all_to_all;
 mod barrier;
 mod broadcast;
 mod clip;
+mod counts;
+mod gather;
+mod moves;
 mod on_device;
 mod reduce;
 mod reduce_scatter;
+mod report;
+mod scatter;
 mod send_recv;
 mod weighted;
 
 pub use clip::{Clip, ClipReport, PeerNorm};
+pub use report::Report;
 
 use crate::{
     Error, World,
@@ -135,6 +142,13 @@ impl Context<'_> {
         Ok(part)
     }
 
+    /// The elements of a tensor of which this rank has `own`: the sum of the counts, or as many for each rank.
+    fn whole(&self, counts: Option<&[u64]>, own: usize) -> usize {
+        let ranks = self.world.ring.len().max(1);
+        let counted = counts.map(|counts| counts.iter().copied().fold(0, u64::saturating_add));
+        counted.map_or(own.saturating_mul(ranks), |all| usize::try_from(all).unwrap_or(usize::MAX))
+    }
+
     fn descriptor(&self, collective: Collective, parts: Vec<PartDescriptor>) -> Descriptor {
         Descriptor { collective, ..Descriptor::all_reduce(parts, self.algorithm) }
     }
@@ -147,6 +161,8 @@ pub(crate) struct Prepared {
     /// The two who take part, if it is not for all.
     pub(crate) pair: Option<Pair>,
     pub(crate) raws: Vec<RawTensor>,
+    /// Of an all-to-all whose parts are not equal, how many elements each rank gives each.
+    pub(crate) counts: Vec<u64>,
     /// Memory of the library that `raws` point to.
     pub(crate) rooms: Vec<Arc<Backup>>,
     pub(crate) beside: Vec<Box<dyn Beside>>,
@@ -157,7 +173,8 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     fn new(descriptor: Descriptor, raws: Vec<RawTensor>) -> Self {
-        Self { descriptor, pair: None, raws, rooms: Vec::new(), beside: Vec::new(), failure: None }
+        let (rooms, beside, counts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { descriptor, pair: None, raws, counts, rooms, beside, failure: None }
     }
 
     /// The same, of a caller that has named a peer like this.
@@ -197,6 +214,12 @@ pub(crate) trait Beside: fmt::Debug + Send + Sync {
     /// Address ranges of that memory, and whether they are written.
     fn ranges(&self) -> Vec<(Range<usize>, bool)>;
 
+    /// The pieces of the operation's only tensor that this peer has in that place, in their order, if it has only parts
+    /// of it: then the operation has no tensors of its own.
+    fn pieces(&self, _place: Place) -> Option<Vec<RawTensor>> {
+        None
+    }
+
     /// Before this peer votes for an attempt in which it has that place, with these tensors. Nobody sends anything yet.
     fn before(&self, _place: Place, _raws: &[RawTensor], _signals: Signals) {}
 
@@ -233,8 +256,9 @@ pub(crate) struct Place {
     pub(crate) ranks: usize,
 }
 
-/// How the members of a ring carry a collective out; `None` if they cannot, which the master finds as well.
-pub(crate) fn shape_of(collective: &Collective, ring: &[PeerId]) -> Option<Shape> {
+/// How the members of a ring carry a collective out; `None` if they cannot, which the master finds as well. `counts`
+/// are the elements that each rank gives each in an all-to-all; none if all are equal.
+pub(crate) fn shape_of(collective: &Collective, counts: &[u64], ring: &[PeerId]) -> Option<Shape> {
     let ranks = ring.len();
     if collective.misfit(ring).is_some() {
         return None;
@@ -249,6 +273,9 @@ pub(crate) fn shape_of(collective: &Collective, ring: &[PeerId]) -> Option<Shape
         Collective::Reduce(root) => Shape::reduce(ranks, rank_of(root)?),
         // Rank 0 of the two is the one that sends.
         Collective::SendRecv(_) => Shape::broadcast(ranks, 0),
+        Collective::Gather(it) => Shape::gather(ranks, rank_of(&it.root)?, &counts_of(&it.split)),
+        Collective::Scatter(it) => Shape::scatter(ranks, rank_of(&it.root)?, &counts_of(&it.split)),
+        Collective::AllToAll(_) => Shape::all_to_all(ranks, counts),
     })
 }
 

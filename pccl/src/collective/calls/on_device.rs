@@ -65,7 +65,7 @@ pub(super) fn is_quantised_there(
 
 /// The turns in which the ring needs the chunks of contributions, as the caller knows it. The others copy in any order.
 fn turns(collective: &Collective, context: &Context<'_>) -> Vec<usize> {
-    match shape_of(collective, &context.world.ring) {
+    match shape_of(collective, &[], &context.world.ring) {
         Some(shape) if shape.folds() => {
             (0..shape.chunks()).map(|chunk| shape.hops_to(context.world.rank, chunk)).collect()
         }

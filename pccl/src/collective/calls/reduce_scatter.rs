@@ -17,7 +17,7 @@ impl<'a> Call<'a> {
     /// Reduces `send` over all peers; each one gets an equal part of the result in `recv`. See
     /// [`Communicator::reduce_scatter`](crate::Communicator::reduce_scatter).
     pub fn reduce_scatter(send: impl Into<Source<'a>>, recv: impl Into<Target<'a>>, op: ReduceOp) -> Self {
-        Self::scatter(send.into(), recv.into(), None, op)
+        Self::scattered(send.into(), recv.into(), None, op)
     }
 
     /// As [`Call::reduce_scatter`], with as many elements for each rank as `counts` says. See
@@ -28,10 +28,10 @@ impl<'a> Call<'a> {
         counts: &[u64],
         op: ReduceOp,
     ) -> Self {
-        Self::scatter(send.into(), recv.into(), Some(counts.to_vec()), op)
+        Self::scattered(send.into(), recv.into(), Some(counts.to_vec()), op)
     }
 
-    fn scatter(send: Source<'a>, recv: Target<'a>, counts: Option<Vec<u64>>, op: ReduceOp) -> Self {
+    fn scattered(send: Source<'a>, recv: Target<'a>, counts: Option<Vec<u64>>, op: ReduceOp) -> Self {
         let (all, own) = (send.count(), recv.count());
         let (data_type, recv_type) = (send.data_type(), recv.data_type());
         let (send, recv) = (send.span(), recv.span());

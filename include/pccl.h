@@ -737,6 +737,67 @@ PCCL_EXPORT pcclResult_t pcclReduceScatterVAsync(const void *sendbuf, void *recv
                                                  const pcclReduceDescriptor_t *descriptor,
                                                  const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
 
+/* The root gets the count elements that each one sends, in the order of the ranks: recv_count, which is count times the
+ * peers of the group. On the others recvbuf and recv_count do not count. Gather, scatter and all-to-all do not reduce,
+ * and the quantisation of the descriptor has to be "none". */
+PCCL_EXPORT pcclResult_t pcclGather(const void *sendbuf, void *recvbuf, size_t recv_count, uint32_t root,
+                                    const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                    pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclGatherAsync(const void *sendbuf, void *recvbuf, size_t recv_count, uint32_t root,
+                                         const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                         pcclAsyncReduceOp_t *handle_out);
+
+/* The same, with counts[rank] elements of each rank; the descriptor has the own count. */
+PCCL_EXPORT pcclResult_t pcclGatherV(const void *sendbuf, void *recvbuf, size_t recv_count, uint32_t root,
+                                     const size_t *counts, size_t ranks, const pcclReduceDescriptor_t *descriptor,
+                                     const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclGatherVAsync(const void *sendbuf, void *recvbuf, size_t recv_count, uint32_t root,
+                                          const size_t *counts, size_t ranks,
+                                          const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                          pcclAsyncReduceOp_t *handle_out);
+
+/* Each one gets count elements of those that the root sends, in the order of the ranks: send_count, which is count
+ * times the peers of the group. On the others sendbuf and send_count do not count. */
+PCCL_EXPORT pcclResult_t pcclScatter(const void *sendbuf, size_t send_count, void *recvbuf, uint32_t root,
+                                     const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                     pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclScatterAsync(const void *sendbuf, size_t send_count, void *recvbuf, uint32_t root,
+                                          const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                          pcclAsyncReduceOp_t *handle_out);
+
+/* The same, with counts[rank] elements for each rank; the descriptor has the own count. */
+PCCL_EXPORT pcclResult_t pcclScatterV(const void *sendbuf, size_t send_count, void *recvbuf, uint32_t root,
+                                      const size_t *counts, size_t ranks, const pcclReduceDescriptor_t *descriptor,
+                                      const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclScatterVAsync(const void *sendbuf, size_t send_count, void *recvbuf, uint32_t root,
+                                           const size_t *counts, size_t ranks,
+                                           const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                           pcclAsyncReduceOp_t *handle_out);
+
+/* Each one gets an equal part of the count elements that each one sends, in the order of the ranks: recvbuf has count
+ * elements as well. */
+PCCL_EXPORT pcclResult_t pcclAllToAll(const void *sendbuf, void *recvbuf, const pcclReduceDescriptor_t *descriptor,
+                                      const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclAllToAllAsync(const void *sendbuf, void *recvbuf,
+                                           const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
+                                           pcclAsyncReduceOp_t *handle_out);
+
+/* The same, with counts[from * ranks + to] elements from each rank to each, of which all peers give the same numbers;
+ * the descriptor has what this rank sends, and recv_count what it gets. */
+PCCL_EXPORT pcclResult_t pcclAllToAllV(const void *sendbuf, void *recvbuf, size_t recv_count, const size_t *counts,
+                                       size_t ranks, const pcclReduceDescriptor_t *descriptor,
+                                       const pcclComm_t *communicator, pcclReduceInfo_t *info_out);
+PCCL_EXPORT pcclResult_t pcclAllToAllVAsync(const void *sendbuf, void *recvbuf, size_t recv_count,
+                                            const size_t *counts, size_t ranks,
+                                            const pcclReduceDescriptor_t *descriptor,
+                                            const pcclComm_t *communicator, pcclAsyncReduceOp_t *handle_out);
+
+/* For peers that know their own numbers only: this one sends each rank send_counts[rank] elements, and gets
+ * recv_counts[rank] of each. Writes the ranks * ranks numbers that pcclAllToAllV wants. pcclInvalidArgument on all
+ * peers if a rank expects more or less than another one sends it: pcclGetLastError names both. */
+PCCL_EXPORT pcclResult_t pcclExchangeCounts(const size_t *send_counts, const size_t *recv_counts, size_t ranks,
+                                            size_t *counts_out, uint64_t tag, const pcclComm_t *communicator);
+
 /* Replaces count floats by their average over all peers, each with its own weight, which is finite and at least 0. */
 PCCL_EXPORT pcclResult_t pcclWeightedAverage(void *buffer, double weight, const pcclReduceDescriptor_t *descriptor,
                                              const pcclComm_t *communicator, pcclReduceInfo_t *info_out);

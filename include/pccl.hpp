@@ -71,6 +71,18 @@ inline void check(pcclResult_t result, const char *call) {
         throw Error(result, call);
 }
 
+// The number of ranks of which there is one count for each pair.
+inline std::size_t ranks_of(const std::vector<std::size_t> &counts) {
+    std::size_t ranks = 0;
+    while (ranks * ranks < counts.size()) {
+        ++ranks;
+    }
+    if (ranks * ranks != counts.size()) {
+        throw std::invalid_argument("not one count for each pair of ranks");
+    }
+    return ranks;
+}
+
 // Types of elements. For 16-bit floats, which C++17 does not have, the functions that take pointers take the type as
 // well.
 template <typename T> struct DataType;
@@ -885,6 +897,107 @@ public:
         check(pcclReduceScatterVAsync(send, recv, recv_count, counts.data(), counts.size(), &descriptor, get(),
               &handle), "begin reduce-scatter-v");
         return Reduce(handle);
+    }
+
+    // Only the root gets what each one sends, in the order of the ranks; the others have no use for recv.
+    pcclReduceInfo_t gather(const void *send, void *recv, std::size_t recv_count, std::uint32_t root,
+            const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclGather(send, recv, recv_count, root, &descriptor, get(), &info), "gather");
+        return info;
+    }
+    [[nodiscard]] Reduce gather_async(const void *send, void *recv, std::size_t recv_count, std::uint32_t root,
+            const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclGatherAsync(send, recv, recv_count, root, &descriptor, get(), &handle), "begin gather");
+        return Reduce(handle);
+    }
+
+    // The same, with a count for each rank.
+    pcclReduceInfo_t gather_v(const void *send, void *recv, std::size_t recv_count, std::uint32_t root,
+            const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclGatherV(send, recv, recv_count, root, counts.data(), counts.size(), &descriptor, get(), &info),
+              "gather-v");
+        return info;
+    }
+    [[nodiscard]] Reduce gather_v_async(const void *send, void *recv, std::size_t recv_count, std::uint32_t root,
+            const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclGatherVAsync(send, recv, recv_count, root, counts.data(), counts.size(), &descriptor, get(), &handle),
+              "begin gather-v");
+        return Reduce(handle);
+    }
+
+    // Each one gets its part of what the root sends; the others have no use for send.
+    pcclReduceInfo_t scatter(const void *send, std::size_t send_count, void *recv, std::uint32_t root,
+            const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclScatter(send, send_count, recv, root, &descriptor, get(), &info), "scatter");
+        return info;
+    }
+    [[nodiscard]] Reduce scatter_async(const void *send, std::size_t send_count, void *recv, std::uint32_t root,
+            const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclScatterAsync(send, send_count, recv, root, &descriptor, get(), &handle), "begin scatter");
+        return Reduce(handle);
+    }
+
+    // The same, with a count for each rank.
+    pcclReduceInfo_t scatter_v(const void *send, std::size_t send_count, void *recv, std::uint32_t root,
+            const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclScatterV(send, send_count, recv, root, counts.data(), counts.size(), &descriptor, get(), &info),
+              "scatter-v");
+        return info;
+    }
+    [[nodiscard]] Reduce scatter_v_async(const void *send, std::size_t send_count, void *recv, std::uint32_t root,
+            const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclScatterVAsync(send, send_count, recv, root, counts.data(), counts.size(),
+              &descriptor, get(), &handle), "begin scatter-v");
+        return Reduce(handle);
+    }
+
+    // Each one gets an equal part of what each one sends, in the order of the ranks.
+    pcclReduceInfo_t all_to_all(const void *send, void *recv, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclAllToAll(send, recv, &descriptor, get(), &info), "all-to-all");
+        return info;
+    }
+    [[nodiscard]] Reduce all_to_all_async(const void *send, void *recv, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllToAllAsync(send, recv, &descriptor, get(), &handle), "begin all-to-all");
+        return Reduce(handle);
+    }
+
+    // The same, with a count for each pair of ranks, those of what rank 0 sends first: see exchange_counts.
+    pcclReduceInfo_t all_to_all_v(const void *send, void *recv, std::size_t recv_count,
+            const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclReduceInfo_t info{};
+        check(pcclAllToAllV(send, recv, recv_count, counts.data(), ranks_of(counts), &descriptor, get(), &info),
+              "all-to-all-v");
+        return info;
+    }
+    [[nodiscard]] Reduce all_to_all_v_async(const void *send, void *recv, std::size_t recv_count,
+            const std::vector<std::size_t> &counts, const pcclReduceDescriptor_t &descriptor) {
+        pcclAsyncReduceOp_t handle{};
+        check(pcclAllToAllVAsync(send, recv, recv_count, counts.data(), ranks_of(counts), &descriptor, get(), &handle),
+              "begin all-to-all-v");
+        return Reduce(handle);
+    }
+
+    // For peers that know their own numbers only, one for each rank: those of all pairs, which all_to_all_v wants.
+    std::vector<std::size_t> exchange_counts(const std::vector<std::size_t> &send_counts,
+                                             const std::vector<std::size_t> &recv_counts, std::uint64_t tag = 0) {
+        const std::size_t ranks = send_counts.size();
+        if (recv_counts.size() != ranks) {
+            throw std::invalid_argument("as many counts to send as to receive");
+        }
+        std::vector<std::size_t> all(ranks * ranks);
+        check(pcclExchangeCounts(send_counts.data(), recv_counts.data(), ranks, all.data(), tag, get()),
+              "exchange counts");
+        return all;
     }
 
     // Floats only; the weight is finite and at least 0.

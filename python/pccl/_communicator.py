@@ -11,6 +11,7 @@ from uuid import UUID
 from ._arguments import NO_TIMEOUT, U16, U32, U64, flag, integer, limit_ms, milliseconds, words
 from ._calls import blocking, text
 from ._collectives import Collectives
+from ._moves import Moves
 from ._descriptors import (
     Ahead,
     Optimized,
@@ -38,7 +39,7 @@ _TAGS = 4096
 _I32 = (1 << 31) - 1
 
 
-class Communicator(Training, Collectives, Sharing):
+class Communicator(Training, Collectives, Moves, Sharing):
     """A peer of the run whose master is at ``address``: ``host:port``, ``1.2.3.4:port`` or ``[::1]:port``, or the one of
     several that acts: ``h1:48148,h2:48148``.
 

@@ -48,6 +48,72 @@ def test_each_collective(fleet, count):
         """)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_moves(fleet, count):
+    fleet(count, """
+        comm = join()
+        rank = comm.world().rank
+        counts = [3 * one for one in range(peers)]
+        for root in range(peers):
+            whole = numpy.zeros(peers * 40, numpy.float32) if rank == root else None
+            comm.gather(numpy.full(40, rank, numpy.float32), whole, root)
+            if rank == root:
+                assert (whole == numpy.repeat(numpy.arange(peers), 40)).all()
+            part = numpy.zeros(40, numpy.float32)
+            assert comm.scatter(whole, part, root).world_size == peers
+            assert (part == rank).all()
+
+            whole = numpy.arange(sum(counts)) if rank == root else None
+            part = numpy.zeros(counts[rank], numpy.int64)
+            comm.scatter(whole, part, root, counts=counts)
+            assert (part == numpy.arange(sum(counts[:rank]), sum(counts[:rank + 1]))).all()
+            back = numpy.zeros(sum(counts), numpy.int64) if rank == root else None
+            comm.gather(part, back, root, counts=counts)
+            assert back is None or (back == whole).all()
+
+        given, taken = numpy.repeat(numpy.arange(peers), 10) + 100 * rank, numpy.zeros(10 * peers, numpy.int64)
+        comm.all_to_all(given, taken)
+        assert (taken == numpy.repeat(100 * numpy.arange(peers), 10) + rank).all()
+
+        # Each gives rank d d elements and one more for each rank before its own.
+        to = [other + rank for other in range(peers)]
+        of = [other + rank for other in range(peers)]
+        table = comm.exchange_counts(to, of)
+        assert table == [[row + column for column in range(peers)] for row in range(peers)], table
+        given, taken = numpy.repeat(numpy.arange(peers), to) + 100 * rank, numpy.zeros(sum(of), numpy.int64)
+        handle = comm.all_to_all_async(given, taken, counts=table)
+        handle.result()
+        assert (taken == numpy.repeat(100 * numpy.arange(peers), of) + rank).all()
+
+        of[0] += rank == 1
+        try:
+            comm.exchange_counts(to, of)
+            raise AssertionError("rank 1 expects too much")
+        except pccl.InvalidArgument as error:
+            assert "rank 0 gives rank 1 1 elements, and rank 1 takes 2" in str(error), error
+        for call in (lambda: comm.all_to_all(given, numpy.zeros(len(given) + 1, numpy.int64)),
+                     lambda: comm.all_to_all(given, numpy.zeros(len(given))),
+                     lambda: comm.gather(given, numpy.zeros(3), rank)):
+            try:
+                call()
+                raise AssertionError("it does not fit")
+            except pccl.InvalidBuffer:
+                pass
+        for counts in ([[1, 2]], [[1] * peers] * (peers - 1)):
+            try:
+                comm.all_to_all(given, taken, counts=counts)
+                raise AssertionError("not one count for each pair")
+            except ValueError:
+                pass
+        try:
+            comm.gather(numpy.zeros(3), None, rank)
+            raise AssertionError("the root has no memory for it")
+        except pccl.InvalidArgument:
+            pass
+        comm.barrier()
+        """)
+
+
 def test_where_states_differ(fleet):
     fleet(3, """
         comm = join()

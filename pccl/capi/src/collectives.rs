@@ -1,4 +1,4 @@
-//! Collectives beside all-reduce. Each kind has a function that makes the call of the library, and two that carry it
+//! Collectives beside all-reduce, but for those that only move. Each kind has a function that makes the call of the library, and two that carry it
 //! out: one waits for the end, one returns a handle. The values that they write, and the waits for them, are as in
 //! [`crate::reduce`].
 
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 
 /// A checked descriptor.
 pub(crate) struct Checked {
-    count: usize,
+    pub(crate) count: usize,
     data_type: DataType,
     tag: u64,
     quantisation: Option<Quantisation>,
@@ -47,7 +47,7 @@ impl Checked {
     /// # Safety
     /// The buffer is null or has `count` elements, on the host or on a device as the thread has said, which the caller
     /// leaves alone until the collective was waited for.
-    unsafe fn source(&self, pointer: *const c_void, count: usize) -> Outcome<Source<'static>> {
+    pub(crate) unsafe fn source(&self, pointer: *const c_void, count: usize) -> Outcome<Source<'static>> {
         let bytes = self.bytes(count, "sendbuf")?;
         // SAFETY: by the contract of this function.
         if let Some(memory) = unsafe { device::place().device_memory(pointer, bytes) } {
@@ -78,13 +78,13 @@ impl Checked {
         Ok(unsafe { Target::from_raw(start, count, self.data_type) })
     }
 
-    fn ready(&self, call: Call<'static>) -> Ready {
+    pub(crate) fn ready(&self, call: Call<'static>) -> Ready {
         Ready { call: call.quantised(self.quantisation), tag: self.tag, is_pair: false }
     }
 }
 
 /// A collective that is ready to begin.
-struct Ready {
+pub(crate) struct Ready {
     call: Call<'static>,
     tag: u64,
     /// Only two peers take part.
@@ -105,7 +105,11 @@ impl Ready {
 ///
 /// # Safety
 /// The result is null or points to one.
-unsafe fn run(comm: Handle, make: impl FnOnce() -> Outcome<Ready>, info_out: *mut ReduceInfo) -> ResultCode {
+pub(crate) unsafe fn run(
+    comm: Handle,
+    make: impl FnOnce() -> Outcome<Ready>,
+    info_out: *mut ReduceInfo,
+) -> ResultCode {
     call(|| {
         let comm = enter(comm)?;
         let key = make()?.launch(&comm)?;
@@ -120,7 +124,7 @@ unsafe fn run(comm: Handle, make: impl FnOnce() -> Outcome<Ready>, info_out: *mu
 ///
 /// # Safety
 /// The handle is null or points to one.
-unsafe fn begin(
+pub(crate) unsafe fn begin(
     comm: Handle,
     make: impl FnOnce() -> Outcome<Ready>,
     handle_out: *mut AsyncReduceOp,
@@ -164,6 +168,7 @@ macro_rules! collective {
         }
     };
 }
+pub(crate) use collective;
 
 /// # Safety
 /// The pointers are null or point to what the header says, until the collective was waited for.
@@ -298,7 +303,7 @@ unsafe fn recv(buffer: *mut c_void, from: u32, descriptor: *const ReduceDescript
 ///
 /// # Safety
 /// As [`broadcast`].
-unsafe fn both(
+pub(crate) unsafe fn both(
     send: *const c_void,
     recv: *mut c_void,
     recv_count: usize,
@@ -315,7 +320,7 @@ unsafe fn both(
 
 /// # Safety
 /// If `counts` is not null, it points to `ranks` of them.
-unsafe fn counts_of(counts: *const usize, ranks: usize) -> Outcome<Vec<u64>> {
+pub(crate) unsafe fn counts_of(counts: *const usize, ranks: usize) -> Outcome<Vec<u64>> {
     // SAFETY: by the contract of this function.
     let counts = unsafe { raw::items(counts, ranks, "counts") }?;
     Ok(counts.into_iter().map(|count| count as u64).collect())

@@ -5,7 +5,7 @@
 //! up. No panic leaves this crate.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `iteration`, `ahead`, `diff`, `files`, `calls`,
-//! `clip`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`, `groups`, `convert`,
+//! `clip`, `moves`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`, `groups`, `convert`,
 //! `raw`, `fork`, `logging`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`, `failure`, `child`,
 //! `types`.
 
@@ -32,6 +32,7 @@ mod logging;
 mod master;
 mod masters;
 mod members;
+mod moves;
 mod raw;
 mod reduce;
 mod registry;

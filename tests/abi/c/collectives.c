@@ -126,6 +126,8 @@ static void reduce_scatter(bool async) {
         CHECK(all[i] == (double) (3 * rank + i));
 }
 
+#include "collectives_moves.h"
+
 static void weighted_average(bool async) {
     float data[EACH];
     size_t i;
@@ -458,12 +460,16 @@ int main(int argc, char **argv) {
             all_gather(async != 0);
             reduce_scatter(async != 0);
             weighted_average(async != 0);
+            gather(async != 0);
+            scatter(async != 0);
+            all_to_all(async != 0);
         }
         in_segments();
         clip_to_median();
         several_at_once();
         where_states_differ();
         wrong_arguments();
+        moves_that_do_not_fit();
         barrier();
     } else if (strcmp(argv[2], "missing") == 0) {
         if (is_victim) {

@@ -30,7 +30,8 @@ static void calls(Communicator &comm) {
         parts.assign(6, own);
         all.assign(6, -1.0F);
     };
-    const auto two = describe(2, pcclFloat, pcclSum, 1), six = describe(6, pcclFloat, pcclMax, 1);
+    const auto two = describe(2, pcclFloat, pcclSum, 1), six = describe(6, pcclFloat, pcclMax, 1),
+               six_moved = describe(6, pcclFloat, pcclSum, 1);
     both(reset, [&] { return comm.broadcast(data.data(), 2, two); },
          [&] { return comm.broadcast_async(data.data(), 2, two); }, [&] { CHECK(data[0] == 3 && data[1] == 3); });
     both(reset, [&] { return comm.reduce(data.data(), 1, two); },
@@ -49,6 +50,27 @@ static void calls(Communicator &comm) {
     both(reset, [&] { return comm.reduce_scatter_v(parts.data(), data.data(), counts[rank], counts, three); },
          [&] { return comm.reduce_scatter_v_async(parts.data(), data.data(), counts[rank], counts, three); },
          [&] { CHECK(data[0] == (counts[rank] > 0 ? 6 : own) && data[1] == (counts[rank] > 1 ? 6 : own)); });
+    both(reset, [&] { return comm.gather(data.data(), all.data(), 6, 1, two); },
+         [&] { return comm.gather_async(data.data(), all.data(), 6, 1, two); },
+         [&] { CHECK(all == (rank == 1 ? std::vector<float>({1, 1, 2, 2, 3, 3}) : std::vector<float>(6, -1.0F))); });
+    both(reset, [&] { return comm.gather_v(data.data(), all.data(), 3, 0, counts, mine); },
+         [&] { return comm.gather_v_async(data.data(), all.data(), 3, 0, counts, mine); },
+         [&] { CHECK(all[0] == (rank == 0 ? 1 : -1) && all[1] == (rank == 0 ? 3 : -1)); });
+    both(reset, [&] { return comm.scatter(parts.data(), 6, data.data(), 2, two); },
+         [&] { return comm.scatter_async(parts.data(), 6, data.data(), 2, two); },
+         [&] { CHECK(data == std::vector<float>({3, 3})); });
+    both(reset, [&] { return comm.scatter_v(parts.data(), 3, data.data(), 2, counts, mine); },
+         [&] { return comm.scatter_v_async(parts.data(), 3, data.data(), 2, counts, mine); },
+         [&] { CHECK(data[0] == (counts[rank] > 0 ? 3 : own) && data[1] == (counts[rank] > 1 ? 3 : own)); });
+    both(reset, [&] { return comm.all_to_all(parts.data(), all.data(), six_moved); },
+         [&] { return comm.all_to_all_async(parts.data(), all.data(), six_moved); },
+         [&] { CHECK(all == std::vector<float>({1, 1, 2, 2, 3, 3})); });
+    // Each sends as much as the receiver's rank says.
+    const auto pairs = comm.exchange_counts({0, 1, 2}, std::vector<std::size_t>(3, rank));
+    CHECK(pairs == std::vector<std::size_t>({0, 1, 2, 0, 1, 2, 0, 1, 2}));
+    both(reset, [&] { return comm.all_to_all_v(parts.data(), all.data(), 3 * rank, pairs, three); },
+         [&] { return comm.all_to_all_v_async(parts.data(), all.data(), 3 * rank, pairs, three); },
+         [&] { CHECK(all[0] == (rank == 0 ? -1 : 1) && all[5] == (rank == 2 ? 3 : -1)); });
     both(reset, [&] { return comm.weighted_average(data.data(), own, two); },
          [&] { return comm.weighted_average_async(data.data(), own, two); },
          [&] { CHECK(data[0] == static_cast<float>(14.0 / 6.0)); });

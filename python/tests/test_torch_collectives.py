@@ -148,6 +148,12 @@ def test_each_gives_each(ranks):
         return True
 
     assert ranks.check(call) == [True] * SIZE
+    def expects_more(group, rank):
+        taken = [2, 1, 1] if rank == 1 else [1, 1, 1]
+        group.all_to_all_single(torch.zeros(sum(taken)), torch.zeros(3), taken, [1, 1, 1]).wait()
+
+    for error in ranks.run(expects_more):
+        assert isinstance(error, CollectiveError) and "rank 0 gives rank 1 4 bytes" in str(error), error
     for error in ranks.run(lambda group, rank: group.all_to_all_single(torch.zeros(4), torch.zeros(4), [], [])):
         assert isinstance(error, Unsupported) and "4 rows" in str(error)
     for error in ranks.run(lambda group, rank: group.allgather([[torch.zeros(1)]], [torch.zeros(1)])):

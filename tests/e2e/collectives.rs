@@ -65,10 +65,10 @@ fn a_death_at_each_point_leaves_inputs_as_they_were_and_the_others_go_on() {
         if !has_frames || !(full() || case % 2 == 0) {
             continue;
         }
-        // The rank in the middle of the chain that leads from rank 0 (broadcast) or to it (reduce).
+        // The rank in the middle of the chain that leads from rank 0 (broadcast) or to it (reduce, gather).
         let world = fleet.all("world").swap_remove(0);
         fleet.orders(&world, 3);
-        let middle = &world.ring()[if kind == "reduce" { 2 } else { 1 }];
+        let middle = &world.ring()[if ["reduce", "gather"].contains(&kind) { 2 } else { 1 }];
         let victim = (0..3).find(|place| fleet[*place].id.as_ref() == Some(middle)).expect("a member");
         let what = format!("{kind}, death at {nth}. {point:?}");
         fleet[victim].ask(format!("trap kill {nth} {point}")).good();

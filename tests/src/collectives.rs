@@ -3,7 +3,8 @@
 use crate::pattern::mix;
 
 /// The kinds, as commands of test peers name them.
-pub const KINDS: [&str; 5] = ["broadcast", "all_gather", "reduce", "reduce_scatter", "barrier"];
+pub const KINDS: [&str; 8] =
+    ["broadcast", "all_gather", "reduce", "reduce_scatter", "barrier", "gather", "scatter", "all_to_all"];
 
 /// The input of peer number `index`.
 #[must_use]
@@ -34,6 +35,13 @@ pub fn expected(kind: &str, indices: &[usize], rank: usize, count: usize) -> Vec
         "reduce_scatter" => {
             let part = part(count, indices.len());
             (rank * part..(rank + 1) * part).map(sum).collect()
+        }
+        "gather" if rank == 0 => inputs.concat(),
+        "gather" => Vec::new(),
+        "scatter" => inputs[0][rank * part(count, indices.len())..][..part(count, indices.len())].to_vec(),
+        "all_to_all" => {
+            let part = part(count, indices.len());
+            inputs.iter().flat_map(|input| input[rank * part..][..part].to_vec()).collect()
         }
         _ => panic!("no kind {kind}"),
     }

@@ -29,6 +29,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/calls.rs", "the functions of the C interface"),
     ("pccl/capi/src/files.rs", "the functions of the C interface"),
     ("pccl/capi/src/clip.rs", "the functions of the C interface"),
+    ("pccl/capi/src/moves.rs", "the functions of the C interface"),
     ("pccl/capi/src/collectives.rs", "the functions of the C interface"),
     ("pccl/capi/src/device.rs", "the functions of the C interface"),
     ("pccl/capi/src/diagnosis.rs", "the functions of the C interface"),

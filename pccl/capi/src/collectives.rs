@@ -1,6 +1,6 @@
-//! Collectives beside all-reduce, but for those that only move. Each kind has a function that makes the call of the library, and two that carry it
-//! out: one waits for the end, one returns a handle. The values that they write, and the waits for them, are as in
-//! [`crate::reduce`].
+//! Collectives beside all-reduce, but for those that only move. Each kind has a function that makes the call of the
+//! library, and two that carry it out: one waits for the end, one returns a handle. The values that they write, and the
+//! waits for them, are as in [`crate::reduce`].
 
 use crate::{
     communicator::{Comm, enter},

@@ -1,4 +1,4 @@
-"""The calls of c10d that PCCL makes of transfers between two members."""
+"""The calls of c10d that are transfers between two members, or parts for each."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple, Union
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from ._arguments import fits, inner, one_for_each, only_at_root, root_of, same_types, single
+from ._all_to_all import MOST_DIRECT, AllToAll
 from ._arrivals import Arrivals
-from ._collectives import _limit
+from ._collectives import _apart, _limit
 from ._errors import CollectiveError, Unsupported
 from ._lanes import Call
 from ._tags import OWN
@@ -17,7 +18,7 @@ from ._work import CollectiveWork, Finish, Part
 _Tensors = Sequence[torch.Tensor]
 
 
-class PairCalls:
+class PairCalls(AllToAll):
     """``send``, ``recv``, and the collectives that consist of them."""
 
     #: What torch calls, also on the object that stands for the backend.
@@ -100,17 +101,36 @@ class PairCalls:
         """Each gives each a tensor."""
         if len(outputs) != self.size() or len(inputs) != self.size():
             raise CollectiveError(f"alltoall: {len(inputs)} and {len(outputs)} tensors for {self.size()} members")
-        return self._exchange("alltoall", list(enumerate(inputs)), list(enumerate(outputs)), _limit(opts, named))
+        if self.size() > MOST_DIRECT:
+            return self._exchange("alltoall", list(enumerate(inputs)), list(enumerate(outputs)), _limit(opts, named))
+        flats, places = [as_bytes(host(each).flat) for each in inputs], [host(each, given=False) for each in outputs]
+        given, taken = ([each.numel() * each.element_size() for each in tensors] for tensors in (inputs, outputs))
+        into = torch.empty(sum(taken), dtype=torch.uint8)
+
+        def finish() -> None:
+            for part, place in zip(into.split(taken), places):
+                as_bytes(place.flat).copy_(part)
+                place.put_back()
+
+        return self._given_parts("alltoall", outputs, torch.cat(flats), given, taken, into, [finish],
+                                 _limit(opts, named))
 
     def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, output_sizes: Sequence[int] = (),
                           input_sizes: Sequence[int] = (), opts: Any = None, **named: Any) -> CollectiveWork:
         """Each gives each a part of its tensor along the first dimension."""
-        its, into = host(input), host(output, given=False)
+        what, limit = "all_to_all_single", _limit(opts, named)
+        its, into = _apart(input, output), host(output, given=False)
         rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in (input, output)]
-        given = parts(its.flat, list(input_sizes), rows[0], self.size(), "all_to_all_single")
-        taken = parts(into.flat, list(output_sizes), rows[1], self.size(), "all_to_all_single")
-        return self._exchange("all_to_all_single", list(enumerate(given)), list(enumerate(taken)),
-                              _limit(opts, named), [output], [into.put_back])
+        given = parts(its.flat, list(input_sizes), rows[0], self.size(), what)
+        taken = parts(into.flat, list(output_sizes), rows[1], self.size(), what)
+        if self.size() > MOST_DIRECT:
+            return self._exchange(what, list(enumerate(given)), list(enumerate(taken)), limit, [output],
+                                  [into.put_back])
+        if not len(input_sizes) and not len(output_sizes):
+            return self._equal_parts(what, output, its, into, limit)
+        counts = [[part.numel() * part.element_size() for part in each] for each in (given, taken)]
+        return self._given_parts(what, [output], as_bytes(its.flat), counts[0], counts[1], as_bytes(into.flat),
+                                 [into.put_back], limit)
 
     alltoall_base = all_to_all_single
 

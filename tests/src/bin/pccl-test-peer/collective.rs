@@ -1,7 +1,7 @@
 //! The command that makes a collective of any kind. Each try looks at the world anew: ranks, and how many there are.
 
 use crate::{Reply, failed_with, kind as kind_of, usage, world};
-use pccl::{Communicator, Error, ReduceInfo, ReduceOp, ReduceOptions, Remedy};
+use pccl::{CollectiveOptions, Communicator, Error, ReduceInfo, ReduceOp, ReduceOptions, Remedy, Schedule};
 use pccl_tests::{
     collectives::{bytes, input, part},
     pattern,
@@ -18,6 +18,8 @@ fn attempt(comm: &Communicator, kind: &str, index: usize, (count, tag): (usize, 
     let own = input(index, count);
     let ranks = comm.world().ring.len().max(1);
     let sum = ReduceOptions::new(ReduceOp::Sum).tag(tag);
+    // By ranks between, also where there is a mesh: deaths are planned for frames of the ring.
+    let around = CollectiveOptions { tag, schedule: Schedule::Ring, ..CollectiveOptions::default() };
     let mut data = own.clone();
     let in_place = |result: Result<ReduceInfo, Error>, data: Vec<u64>| {
         let intact = result.is_ok() || data == own;
@@ -37,6 +39,21 @@ fn attempt(comm: &Communicator, kind: &str, index: usize, (count, tag): (usize, 
             let result = comm.reduce_scatter(&data[..ranks * output.len()], &mut output, sum);
             let intact = data == own && (result.is_ok() || output.iter().all(|element| *element == 7));
             Tried { result, output, intact }
+        }
+        "gather" => {
+            let mut output = vec![0; if comm.world().rank == 0 { ranks * count } else { 0 }];
+            let result = comm.gather(&data, &mut output, 0, around);
+            Tried { result, output, intact: data == own }
+        }
+        "scatter" => {
+            let mut output = vec![0; part(count, ranks)];
+            let result = comm.scatter(&data[..ranks * output.len()], &mut output, 0, around);
+            Tried { result, output, intact: data == own }
+        }
+        "all_to_all" => {
+            let mut output = vec![0; ranks * part(count, ranks)];
+            let result = comm.all_to_all(&data[..output.len()], &mut output, around);
+            Tried { result, output, intact: data == own }
         }
         _ => return None,
     })

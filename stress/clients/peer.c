@@ -133,7 +133,7 @@ static void update(const task_t *tasks) {
         const collective_t collective = tasks[i].job.collective;
         /* Of these each peer has another result. */
         if (collective != REDUCE && collective != REDUCE_SCATTER && collective != REDUCE_SCATTER_COUNTS &&
-            !is_between_two(&tasks[i].job))
+            collective != ALL_TO_ALL && collective != GATHER && !is_between_two(&tasks[i].job))
             noise ^= tasks[i].result_hash;
     }
     update_state(tasks[JOBS_MAX].results[0], tasks[JOBS_MAX].job.parts[0].count, noise);

@@ -91,6 +91,10 @@ class Task:
             return comm.reduce_async(data, root, op=op, **common)
         if job.collective == "weighted_average":
             return comm.weighted_average_async(data, self.weight, **common)
+        if job.collective in ("all_to_all", "gather"):
+            del common["quantization_options"]
+            more = [root] if job.collective == "gather" else []
+            return getattr(comm, f"{job.collective}_async")(data, result, *more, **common)
         if job.collective.endswith("_counts"):
             common["counts"] = job.counts(self.ranks)
         if job.collective.startswith("all_gather"):

@@ -75,6 +75,11 @@ static void size_task(task_t *task) {
     if (task->job.collective == ALL_GATHER || task->job.collective == ALL_GATHER_COUNTS) {
         task->sent[0] = counts[task->rank];
         task->received[0] = all;
+    } else if (task->job.collective == ALL_TO_ALL) {
+        task->sent[0] = task->received[0] = all;
+    } else if (task->job.collective == GATHER) {
+        task->sent[0] = counts[task->rank];
+        task->received[0] = root_of(&task->job, task->ranks) == task->rank ? all : 0;
     } else {
         task->sent[0] = all;
         task->received[0] = counts[task->rank];
@@ -204,6 +209,8 @@ static pcclResult_t launch(task_t *task) {
         rng = own_key(task, 7, -1);
         return pcclWeightedAverageAsync(data, (double) between(&rng, 1, 4096) / 16, &descriptor, comm,
                                         &task->handle);
+    case ALL_TO_ALL: return pcclAllToAllAsync(data, result, &descriptor, comm, &task->handle);
+    case GATHER: return pcclGatherAsync(data, result, received, root, &descriptor, comm, &task->handle);
     case BARRIER: return pcclBarrierAsync(task->job.tag, comm, &task->handle);
     case SEND: return pcclSendAsync(data, next, &descriptor, comm, &task->handle);
     case RECV: return pcclRecvAsync(data, previous, &descriptor, comm, &task->handle);

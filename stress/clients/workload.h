@@ -13,10 +13,10 @@
 #define JOBS 6
 /* Tags of the collectives beside all-reduces, of which each step has every other one. */
 #define OTHER_TAG 11
-#define OTHERS 8
+#define OTHERS 10
 /* The data to the next rank, and from the previous one, in reports. The calls have the first of them. */
-#define SEND_TAG 19
-#define RECV_TAG 20
+#define SEND_TAG 21
+#define RECV_TAG 22
 #define PAIRS 2
 #define JOBS_MAX (JOBS + OTHERS / 2 + PAIRS)
 #define RING_MAX 64
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef enum {
     ALL_REDUCE, BROADCAST, ALL_GATHER, ALL_GATHER_COUNTS, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_COUNTS,
-    WEIGHTED_AVERAGE, BARRIER, SEND, RECV
+    WEIGHTED_AVERAGE, ALL_TO_ALL, GATHER, BARRIER, SEND, RECV
 } collective_t;
 
 typedef struct {
@@ -225,10 +225,11 @@ static inline job_t many_job(const workload_t *workload, uint64_t step) {
 static inline void other_jobs(const workload_t *workload, uint64_t step, job_t jobs[OTHERS / 2]) {
     static const collective_t collectives[OTHERS] = {
         BROADCAST, ALL_GATHER, ALL_GATHER_COUNTS, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_COUNTS,
-        WEIGHTED_AVERAGE, BARRIER};
-    static const kind_t kinds[OTHERS] = {KIND_F32, KIND_F16, KIND_F32, KIND_F32, KIND_F64, KIND_F32, KIND_F32, KIND_U8};
+        WEIGHTED_AVERAGE, ALL_TO_ALL, GATHER, BARRIER};
+    static const kind_t kinds[OTHERS] = {KIND_F32, KIND_F16, KIND_F32, KIND_F32, KIND_F64, KIND_F32, KIND_F32,
+                                         KIND_I64, KIND_U8, KIND_U8};
     static const kind_t weighted[5] = {KIND_F32, KIND_F64, KIND_F32, KIND_F16, KIND_F32};
-    static const uint64_t shares[OTHERS] = {4, 16, 16, 4, 16, 16, 4, 16};
+    static const uint64_t shares[OTHERS] = {4, 16, 16, 4, 16, 16, 4, 16, 16, 16};
     static const pcclSchedule_t schedules[3] = {pcclSchedulePairwise, pcclScheduleRing, pcclScheduleAutomatic};
     const uint64_t parts[3] = {workload->seed, 8, step}, turn = step / 2;
     uint64_t rng = keyed(parts, 3);
@@ -281,7 +282,8 @@ static inline bool is_between_two(const job_t *job) {
 
 static inline bool is_split(const job_t *job) {
     return job->collective == ALL_GATHER || job->collective == ALL_GATHER_COUNTS ||
-           job->collective == REDUCE_SCATTER || job->collective == REDUCE_SCATTER_COUNTS;
+           job->collective == REDUCE_SCATTER || job->collective == REDUCE_SCATTER_COUNTS ||
+           job->collective == ALL_TO_ALL || job->collective == GATHER;
 }
 
 /* Whether the call depends on who is in the ring. */

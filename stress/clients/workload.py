@@ -8,7 +8,7 @@ numpy.seterr(over="ignore")
 MANY_TAG = 100
 OTHER_TAG = 11
 # The data to the next rank, and from the previous one, in reports. The calls have the first of them.
-SEND_TAG, RECV_TAG = 19, 20
+SEND_TAG, RECV_TAG = 21, 22
 # Elements of a MiB.
 MIB = (1 << 20) // 8
 # Elements that are worked on at once.
@@ -103,11 +103,11 @@ class Job:
         self.tag, self.in_place, self.parts, self.collective = tag, in_place, parts, collective
         # The rank whose turn it is to be root, and the count that each has.
         self.turn = step + tag
-        self.split = collective.startswith(("all_gather", "reduce_scatter"))
+        self.split = collective.startswith(("all_gather", "reduce_scatter", "all_to_all", "gather"))
         self.depends_on_ring = self.split or collective in ("broadcast", "reduce")
         self.is_between_two = collective in ("send", "recv")
         # Of these each peer has another result.
-        self.is_same_for_all = not collective.startswith("reduce") and not self.is_between_two
+        self.is_same_for_all = not collective.startswith(("reduce", "all_to_all", "gather")) and not self.is_between_two
         if collective == "all_reduce":
             self.schedule = Schedule.PAIRWISE if (step // 4 + tag) % 2 == 0 else Schedule.AUTOMATIC
         elif self.is_between_two:
@@ -127,6 +127,10 @@ class Job:
         if not self.split:
             return count, None if self.in_place else count
         counts = self.counts(ranks)
+        if self.collective == "all_to_all":
+            return sum(counts), sum(counts)
+        if self.collective == "gather":
+            return counts[rank], sum(counts) if rank == self.turn % ranks else 0
         both = counts[rank], sum(counts)
         return both if self.collective.startswith("all_gather") else both[::-1]
 
@@ -170,7 +174,8 @@ class Workload:
         plan = [("broadcast", numpy.float32, 4), ("all_gather", numpy.float16, 16),
                 ("all_gather_counts", numpy.float32, 16), ("reduce", numpy.float32, 4),
                 ("reduce_scatter", numpy.float64, 16), ("reduce_scatter_counts", numpy.float32, 16),
-                ("weighted_average", weighted, 4), ("barrier", numpy.uint8, 16)]
+                ("weighted_average", weighted, 4), ("all_to_all", numpy.int64, 16), ("gather", numpy.uint8, 16),
+                ("barrier", numpy.uint8, 16)]
         jobs = []
         for tag, (collective, dtype, share) in enumerate(plan, OTHER_TAG):
             coding = QUANTISED[(turn + tag) % 4] if dtype is numpy.float32 else none

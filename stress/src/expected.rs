@@ -58,6 +58,18 @@ pub(crate) fn checksums(
             };
             job.counts(ranks).into_iter().enumerate().map(of_rank).collect::<Option<_>>()?
         }
+        Collective::AllToAll => {
+            let own = |rank: usize| {
+                let part = |input: &&Buffer| input.part(rank * part.count..(rank + 1) * part.count);
+                concatenated(&firsts.iter().map(part).collect::<Vec<_>>()).map(|all| checksum([&all]))
+            };
+            (0..ranks).map(own).collect::<Option<_>>()?
+        }
+        Collective::Gather => {
+            let whole = concatenated(&firsts.iter().copied().cloned().collect::<Vec<_>>())?;
+            let (root, nothing) = (root()?, whole.part(0..0));
+            (0..ranks).map(|rank| checksum([if rank == root { &whole } else { &nothing }])).collect()
+        }
         Collective::WeightedAverage => {
             let weights: Vec<f64> = ring.iter().map(|&peer| workload.weight(peer, step, &job)).collect();
             same(&[weighted_average(&firsts, &weights, part, pairwise)?])

@@ -17,7 +17,7 @@ pub(crate) const PIPELINED_TAGS: Range<u64> = 200..204;
 /// Tags of the segments of one all-reduce; the call has the first of them.
 pub(crate) const SEGMENT_TAGS: Range<u64> = 300..312;
 /// Tags of the collectives beside all-reduces. Each step has every other one of them.
-pub(crate) const OTHER_TAGS: Range<u64> = 11..19;
+pub(crate) const OTHER_TAGS: Range<u64> = 11..21;
 /// The last of them.
 pub(crate) const BARRIER_TAG: u64 = OTHER_TAGS.end - 1;
 
@@ -113,7 +113,9 @@ impl Workload {
 
     /// The collectives beside all-reduces that run at the same time in `step`.
     pub(crate) fn other_jobs(&self, step: u64) -> Vec<Job> {
-        use Collective::{AllGather, Barrier, Broadcast, Reduce, ReduceScatter, WeightedAverage};
+        use Collective::{
+            AllGather, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, WeightedAverage,
+        };
         let mut rng = Rng::keyed(&[self.seed, 8, step]);
         // Each has its turn in every other step.
         let turn = step / 2;
@@ -136,6 +138,8 @@ impl Workload {
             job(15, ReduceScatter(Split::Equal), Kind::F64, op, 16),
             job(16, ReduceScatter(Split::Counts), Kind::F32, op, 16),
             job(17, WeightedAverage, weighted, Sum, 4),
+            job(18, AllToAll, Kind::I64, Sum, 16),
+            job(19, Gather, Kind::U8, Sum, 16),
             job(BARRIER_TAG, Barrier, Kind::U8, Sum, 16),
         ];
         jobs.into_iter().filter(|job| job.turn.is_multiple_of(2)).collect()
@@ -242,7 +246,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for step in 0..120 {
             let jobs = workload.other_jobs(step);
-            assert_eq!(jobs.len(), 4);
+            assert_eq!(jobs.len(), 5);
             for job in jobs {
                 assert_eq!(workload.job(step, job.tag).as_ref(), Some(&job));
                 let coding = job.parts.first().and_then(|part| part.coding);
@@ -251,7 +255,7 @@ mod tests {
         }
         // By three schedules: what has f32 in four ways, the others as they are.
         let ways = |tag: u64| seen.iter().filter(|(of, ..)| *of == tag).count();
-        assert_eq!(OTHER_TAGS.map(ways).collect::<Vec<_>>(), [12, 3, 12, 12, 3, 12, 12, 3]);
+        assert_eq!(OTHER_TAGS.map(ways).collect::<Vec<_>>(), [12, 3, 12, 12, 3, 12, 12, 3, 3, 3]);
     }
 
     #[test]
@@ -264,7 +268,8 @@ mod tests {
                     assert!(counts.iter().sum::<usize>() > 0);
                     let places = (0..ranks).map(|rank| Place { rank, ranks });
                     let own = |place| match job.collective {
-                        Collective::AllGather(_) => job.sent(&job.parts[0], place),
+                        Collective::AllGather(_) | Collective::Gather => job.sent(&job.parts[0], place),
+                        Collective::AllToAll => job.sent(&job.parts[0], place) / ranks,
                         _ => job.received(&job.parts[0], place).unwrap_or(0),
                     };
                     assert_eq!(places.map(own).collect::<Vec<_>>(), counts);

@@ -225,10 +225,18 @@ fn call(task: &mut Task) -> Result<Call<'_>, Error> {
         (Collective::ReduceScatter(Split::Counts), Some(recv)) => {
             pair!(recv, |send, recv| Call::reduce_scatter_counts(send, recv, &counts, op))
         }
+        (Collective::AllToAll, Some(recv)) => pair!(recv, |send, recv| Call::all_to_all(send, recv)),
+        (Collective::Gather, Some(recv)) => pair!(recv, |send, recv| Call::gather(send, recv, root)),
         (Collective::Barrier, _) => Call::barrier(),
         (Collective::Send, _) => with_vector!(data, data => Call::send(&data[..], task.place.next())),
         (Collective::Recv, _) => with_vector!(data, data => Call::recv(&mut data[..], task.place.previous())),
-        (Collective::AllGather(_) | Collective::ReduceScatter(_), None) => {
+        (
+            Collective::AllGather(_)
+            | Collective::ReduceScatter(_)
+            | Collective::AllToAll
+            | Collective::Gather,
+            None,
+        ) => {
             return Err(Error::InvalidArgument("no buffer for the result".into()));
         }
     };

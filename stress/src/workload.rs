@@ -6,10 +6,11 @@ use crate::coding::Coding;
 use half::f16;
 use pccl::{ReduceOp, Schedule};
 use pccl_testkit::random::{GOLDEN, Rng, mix};
+use std::ops::Range;
 
 /// Tags of what goes to the next rank, and comes from the previous one, in reports. The calls have the first of them.
-pub(crate) const SEND_TAG: u64 = 19;
-pub(crate) const RECV_TAG: u64 = 20;
+pub(crate) const SEND_TAG: u64 = 21;
+pub(crate) const RECV_TAG: u64 = 22;
 
 /// An element type of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,9 @@ pub(crate) enum Collective {
     Reduce,
     ReduceScatter(Split),
     WeightedAverage,
+    /// Each rank has an element of a part for each rank.
+    AllToAll,
+    Gather,
     Barrier,
     /// To the next rank.
     Send,
@@ -87,7 +91,8 @@ impl Place {
 impl Collective {
     /// Whether all peers end with the same bytes.
     pub(crate) fn is_same_for_all(self) -> bool {
-        !matches!(self, Self::Reduce | Self::ReduceScatter(_)) && !self.is_between_two()
+        let is_same = !matches!(self, Self::Reduce | Self::ReduceScatter(_) | Self::AllToAll | Self::Gather);
+        is_same && !self.is_between_two()
     }
 
     /// Whether only two peers take part.
@@ -101,12 +106,13 @@ impl Collective {
     }
 
     pub(crate) fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce)
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather)
     }
 
     pub(crate) fn split(self) -> Option<Split> {
         match self {
             Self::AllGather(split) | Self::ReduceScatter(split) => Some(split),
+            Self::AllToAll | Self::Gather => Some(Split::Equal),
             _ => None,
         }
     }
@@ -143,7 +149,7 @@ impl Job {
     pub(crate) fn sent(&self, part: &Part, place: Place) -> usize {
         match self.collective {
             Collective::AllGather(_) => self.counts(place.ranks)[place.rank],
-            Collective::ReduceScatter(_) => self.counts(place.ranks).iter().sum(),
+            Collective::ReduceScatter(_) | Collective::AllToAll => self.counts(place.ranks).iter().sum(),
             _ => part.count,
         }
     }
@@ -151,7 +157,9 @@ impl Job {
     /// Elements that a peer gets in a buffer of its own, if it gets them there.
     pub(crate) fn received(&self, part: &Part, place: Place) -> Option<usize> {
         match self.collective {
-            Collective::AllGather(_) => Some(self.counts(place.ranks).iter().sum()),
+            Collective::AllGather(_) | Collective::AllToAll => Some(self.counts(place.ranks).iter().sum()),
+            Collective::Gather if place.rank != self.root(place.ranks) => Some(0),
+            Collective::Gather => Some(self.counts(place.ranks).iter().sum()),
             Collective::ReduceScatter(_) => Some(self.counts(place.ranks)[place.rank]),
             Collective::AllReduce if !self.in_place => Some(part.count),
             _ => None,
@@ -170,6 +178,17 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
+    /// Some of its elements.
+    pub(crate) fn part(&self, elements: Range<usize>) -> Self {
+        match self {
+            Self::F16(values) => Self::F16(values[elements].to_vec()),
+            Self::F32(values) => Self::F32(values[elements].to_vec()),
+            Self::F64(values) => Self::F64(values[elements].to_vec()),
+            Self::I64(values) => Self::I64(values[elements].to_vec()),
+            Self::U8(values) => Self::U8(values[elements].to_vec()),
+        }
+    }
+
     /// As many elements, taken from the beginning again and again, or of value 0 if there are none. The own input is
     /// no right result of two or more peers, so a result that was never written is noticed.
     pub(crate) fn repeated(&self, count: usize) -> Self {

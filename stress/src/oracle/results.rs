@@ -212,8 +212,8 @@ fn root(job: &Job, completed: &Completed) -> Option<u128> {
 fn fits(job: &Job, completed: &Completed, ring: &[u128]) -> bool {
     match job.collective.split() {
         Some(Split::Counts) => ring == completed.before,
-        Some(Split::Equal) => ring.len() == completed.before.len(),
-        None => root(job, completed).is_none_or(|root| ring.contains(&root)),
+        Some(Split::Equal) if ring.len() != completed.before.len() => false,
+        Some(Split::Equal) | None => root(job, completed).is_none_or(|root| ring.contains(&root)),
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!((results.operations, results.others), (24, 24));
+        assert_eq!((results.operations, results.others), (30, 30));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::{
     device,
-    kinds::{Case, KINDS, Kind, ROOT, Where, case},
+    kinds::{Case, KINDS, ROOT, Where, case},
     lend, noise, peers,
 };
 use pccl::{
@@ -143,7 +143,7 @@ fn memory_of_no_device_ends_the_call_for_all_and_names_the_peer() {
         |kind, quantisation| Case { quantisation, ..case(kind, DataType::Float32, 5_001, Schedule::Ring) };
     let plain = KINDS.into_iter().map(|kind| of(kind, None));
     let quantised =
-        KINDS.into_iter().filter(|kind| *kind != Kind::SendRecv).map(|kind| of(kind, Some(affine)));
+        KINDS.into_iter().filter(|kind| kind.may_be_quantised()).map(|kind| of(kind, Some(affine)));
     let cases: Vec<Case> = plain.chain(quantised).collect();
     peers(2, |_, comm| {
         let (rank, ranks) = (comm.world().rank, comm.world().group_size);

@@ -21,10 +21,20 @@ pub(crate) enum Kind {
     ReduceScatter,
     ReduceScatterCounts,
     Weighted,
+    Gather,
+    Scatter,
+    AllToAll,
     SendRecv,
 }
 
-pub(crate) const KINDS: [Kind; 11] = [
+impl Kind {
+    /// Whether its elements can be quantised: not if they only move.
+    pub(crate) fn may_be_quantised(self) -> bool {
+        !matches!(self, Self::Gather | Self::Scatter | Self::AllToAll | Self::SendRecv)
+    }
+}
+
+pub(crate) const KINDS: [Kind; 14] = [
     Kind::AllReduce,
     Kind::AllReduceInto,
     Kind::Many,
@@ -35,6 +45,9 @@ pub(crate) const KINDS: [Kind; 11] = [
     Kind::ReduceScatter,
     Kind::ReduceScatterCounts,
     Kind::Weighted,
+    Kind::Gather,
+    Kind::Scatter,
+    Kind::AllToAll,
     Kind::SendRecv,
 ];
 
@@ -140,9 +153,10 @@ impl Case {
             }
             Kind::AllReduceInto => vec![self.elements; 2],
             Kind::Many => vec![self.elements, 3, 0, self.elements / 2 + 1],
-            Kind::AllGather => vec![self.elements, ranks * self.elements],
+            Kind::AllGather | Kind::Gather => vec![self.elements, ranks * self.elements],
             Kind::AllGatherCounts => vec![own, counts_sum],
-            Kind::ReduceScatter => vec![ranks * self.elements, self.elements],
+            Kind::ReduceScatter | Kind::Scatter => vec![ranks * self.elements, self.elements],
+            Kind::AllToAll => vec![ranks * self.elements; 2],
             Kind::ReduceScatterCounts => vec![counts_sum, own],
         };
         let buffer = |(index, count): (usize, usize)| {
@@ -164,6 +178,7 @@ impl Case {
         match self.kind {
             Kind::SendRecv => rank == 0,
             Kind::AllReduceInto | Kind::AllGather | Kind::AllGatherCounts => buffer == 0,
+            Kind::Gather | Kind::Scatter | Kind::AllToAll => buffer == 0,
             _ => true,
         }
     }
@@ -199,6 +214,15 @@ impl Case {
             (Kind::ReduceScatterCounts, [send, recv]) => {
                 let counts = self.counts(ranks);
                 Call::reduce_scatter_counts(send.source(data_type), recv.target(data_type), &counts, op)
+            }
+            (Kind::Gather, [send, recv]) => {
+                Call::gather(send.source(data_type), recv.target(data_type), ROOT)
+            }
+            (Kind::Scatter, [send, recv]) => {
+                Call::scatter(send.source(data_type), recv.target(data_type), ROOT)
+            }
+            (Kind::AllToAll, [send, recv]) => {
+                Call::all_to_all(send.source(data_type), recv.target(data_type))
             }
             (kind, buffers) => panic!("{kind:?} with {} buffers", buffers.len()),
         };
@@ -316,7 +340,7 @@ fn every_kind_is_quantised_on_devices_as_on_the_host() {
     let min_max = Quantisation::new(Scheme::MinMax(DataType::Uint8));
     let mut cases = Vec::new();
     for quantisation in [affine, affine.stochastic(5), min_max, Quantisation::new(Scheme::CastBf16)] {
-        for kind in KINDS.into_iter().filter(|kind| *kind != Kind::SendRecv) {
+        for kind in KINDS.into_iter().filter(|kind| kind.may_be_quantised()) {
             for schedule in [Schedule::Ring, Schedule::Pairwise] {
                 for elements in [1_001, 150_003] {
                     let quantisation = Some(quantisation);

@@ -2,7 +2,7 @@
 
 use crate::{
     device,
-    kinds::{Case, KINDS, Kind, Where, case},
+    kinds::{Case, KINDS, Where, case},
     memory, peers,
 };
 use pccl::{
@@ -77,7 +77,7 @@ fn in_a_process_of_its_own() {
         peers(2, |number, comm| {
             let (rank, ranks) = (comm.world().rank, comm.world().group_size);
             for kind in KINDS {
-                for quantisation in [None, Some(affine).filter(|_| kind != Kind::SendRecv)] {
+                for quantisation in [None, Some(affine).filter(|_| kind.may_be_quantised())] {
                     let plain = case(kind, DataType::Float32, 400_001, Schedule::Ring);
                     let case = Case { quantisation, ..plain };
                     let place = Where::BehindStream(streams[number]);

@@ -204,7 +204,7 @@ impl Op {
         state.phase = Phase::Voting;
         // The master finds that as well, and lets no such attempt begin.
         state.early = (!fits).then(|| local_fault("called for other members"));
-        state.vote = None;
+        (state.vote, state.has_started) = (None, false);
         (state.attempt, state.ring) = (Some(attempt.clone()), ring);
         (state.initiated, state.told) = (false, false);
         drop(state);
@@ -302,6 +302,9 @@ impl Op {
             return self.fault(id, fault);
         }
         attempt.start();
+        if self.step(id, Phase::Running, |state| state.has_started = true).is_none() {
+            return;
+        }
         // The frames of others may have arrived, all of them, before the news that all have voted.
         if attempt.progress().has_received_all() {
             self.received_all(id);
@@ -440,8 +443,9 @@ impl Op {
 
 impl AttemptOwner for Op {
     fn received_all(&self, op: OpId) {
-        // If not, the work that makes it ready comes back to it.
-        if self.beside.iter().all(|beside| beside.is_ready()) {
+        // If not, the beginning of the attempt, or the work that makes it ready, comes back to it.
+        let has_started = self.state.lock().has_started;
+        if has_started && self.beside.iter().all(|beside| beside.is_ready()) {
             self.vote_complete(op, None);
         }
     }

@@ -47,13 +47,12 @@ impl Moves {
         }
         let element_bytes = self.descriptor.parts.first().map_or(1, |part| part.data_type.size_bytes());
         let mut failure = None;
-        let give = |span: Span| {
-            let (side, error) = Side::giving(span, context.backups);
-            failure = error;
+        let mut side = |(side, error): (Side, Option<Error>)| {
+            failure = failure.take().or(error);
             side
         };
-        let send = self.send.map(give);
-        let recv = self.recv.map(|span| Side::taking(span, context.backups));
+        let send = self.send.map(|span| side(Side::giving(span, context.backups)));
+        let recv = self.recv.map(|span| side(Side::taking(span, context.backups)));
         let rooms = send.iter().chain(&recv).filter_map(|side| side.room.clone()).collect();
         let beside = Pieces { send, recv, element_bytes, layout: self.layout };
         let prepared = Prepared::new(self.descriptor, Vec::new());
@@ -92,14 +91,16 @@ impl Side {
         (Self { span, room: Some(room), raw }, copied.err())
     }
 
-    /// A buffer that is written.
-    fn taking(span: Span, backups: &BackupPool) -> Self {
-        let room = Self::room(&span, backups);
-        let raw = match &room {
-            None => span.raw(Role::Gets),
-            Some(room) => RawTensor::part_of(room, 0..span.range().len()),
+    /// A buffer that is written, and why it cannot be.
+    fn taking(span: Span, backups: &BackupPool) -> (Self, Option<Error>) {
+        let Some(room) = Self::room(&span, backups) else {
+            let raw = span.raw(Role::Gets);
+            return (Self { span, room: None, raw }, None);
         };
-        Self { span, room, raw }
+        let settled = span.settled();
+        let raw = RawTensor::part_of(&room, 0..span.range().len());
+        let error = settled.as_ref().err().cloned();
+        (Self { span: settled.unwrap_or(span), room: Some(room), raw }, error)
     }
 }
 

@@ -32,6 +32,9 @@ pub(super) struct State {
     pub(super) attempt: Option<Arc<Attempt>>,
     /// The peers that take part in it, by rank.
     pub(super) ring: Vec<PeerId>,
+    /// The own frames of the present attempt are on their way. Before that it is not complete, whatever has arrived: a
+    /// peer that has everything may still be the one without which others never will.
+    pub(super) has_started: bool,
     /// The vote to complete the present attempt, once it is out.
     pub(super) vote: Option<Vote>,
     /// The caller has given up, or its limit has passed: no further attempt may succeed.
@@ -59,6 +62,7 @@ impl State {
             phase: Phase::Stale,
             attempt: None,
             ring: Vec::new(),
+            has_started: false,
             vote: None,
             given_up: None,
             told: false,

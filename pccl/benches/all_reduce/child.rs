@@ -4,7 +4,7 @@
 use crate::Args;
 use crate::plain_ring::PlainRing;
 use pccl::{
-    Algorithm, Block, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp,
+    Algorithm, Block, Call, Communicator, FrameChecksums, ManyOptions, Master, MasterConfig, ReduceOp,
     ReduceOptions, Schedule, Scheme, Tensor,
 };
 use pccl_testkit::usage::{clock_seconds, cpu_seconds};
@@ -163,6 +163,25 @@ impl Peer {
                 };
                 Ok((start.elapsed().as_secs_f64(), fewest as f64))
             }
+            ("all_to_all", &[bytes, repetitions]) => {
+                self.resize_both(bytes);
+                let (data, other) = (&self.data, &mut self.other);
+                timed(repetitions, || Ok(self.comm.all_to_all(data, other, ()).map(drop)?))
+            }
+            ("with_counts", &[bytes, repetitions]) => {
+                self.resize_both(bytes);
+                let own = vec![(bytes / 4 / self.peers) as u64; self.peers];
+                let (data, other) = (&self.data, &mut self.other);
+                timed(repetitions, || {
+                    let counts = self.comm.exchange_counts(&own, &own, ())?;
+                    Ok(self.comm.all_to_all_counts(data, other, &counts, ()).map(drop)?)
+                })
+            }
+            ("in_pairs", &[bytes, repetitions]) => {
+                self.resize_both(bytes);
+                let (rank, part) = (self.comm.world().rank, bytes / 4 / self.peers);
+                timed(repetitions, || in_pairs(&self.comm, rank, part, &self.data, &mut self.other))
+            }
             ("many", &[tensors, bytes, repetitions]) => {
                 self.data.resize(tensors * bytes / 4, 1.0);
                 timed(repetitions, || many(&self.comm, self.data.chunks_exact_mut(bytes / 4)))
@@ -196,6 +215,31 @@ impl Peer {
             _ => Err(format!("unknown command {name} {numbers:?}").into()),
         }
     }
+
+    fn resize_both(&mut self, bytes: usize) {
+        self.data.resize(bytes / 4, 1.0);
+        self.other.resize(bytes / 4, 1.0);
+    }
+}
+
+/// Gives each other rank a part, and takes one of each, all at once.
+fn in_pairs(
+    comm: &Communicator,
+    rank: usize,
+    part: usize,
+    send: &[f32],
+    recv: &mut [f32],
+) -> Result<(), Box<dyn Error>> {
+    recv[rank * part..][..part].copy_from_slice(&send[rank * part..][..part]);
+    let others = send.chunks_exact(part).zip(recv.chunks_exact_mut(part)).enumerate();
+    Ok(comm.scope(|scope| -> Result<(), pccl::Error> {
+        let mut all = Vec::new();
+        for (other, (given, taken)) in others.filter(|(other, _)| *other != rank) {
+            all.push(scope.launch(Call::send(given, other), 1)?);
+            all.push(scope.launch(Call::recv(taken, other), 1)?);
+        }
+        all.into_iter().try_for_each(|transfer| transfer.wait().map(drop))
+    })?)
 }
 
 /// Reduces tensors in one operation.

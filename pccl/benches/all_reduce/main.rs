@@ -13,6 +13,7 @@ mod fleet;
 mod keyed;
 mod kill;
 mod kill_master;
+mod moves;
 mod moving;
 mod outlived;
 mod plain_ring;
@@ -109,6 +110,10 @@ struct Args {
     /// same bytes.
     #[arg(long)]
     several: bool,
+    /// Measures all-to-alls of the sizes of `--kib` and `--mib` instead, beside the same parts in transfers between
+    /// two.
+    #[arg(long)]
+    moves: bool,
     /// Measures operations of the sizes of `--kib` beside an attack on the master instead, in a run with a key: beside
     /// this command with the address of the master behind it.
     #[arg(long, value_name = "COMMAND")]
@@ -181,6 +186,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if args.several {
         return several::run(&args);
+    }
+    if args.moves {
+        return moves::run(&args);
     }
     if args.kill_master {
         return kill_master::run(&args);

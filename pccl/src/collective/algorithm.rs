@@ -23,7 +23,6 @@ pub(crate) struct Programs {
 struct Kept {
     plan: (GroupEpoch, Option<Pair>),
     collective: Collective,
-    counts: Vec<u64>,
     parts: Vec<PartDescriptor>,
     algorithm: Algorithm,
     program: Arc<Program>,
@@ -38,7 +37,6 @@ impl Programs {
             (kept.plan, kept.algorithm) == (plan, descriptor.algorithm)
                 && kept.collective == descriptor.collective
                 && kept.parts == descriptor.parts
-                && kept.counts == counts
         };
         let found = self.kept.lock().iter().find(|kept| is_it(kept)).map(|kept| kept.program.clone());
         if found.is_some() {
@@ -47,12 +45,14 @@ impl Programs {
         let shape = shape_of(&descriptor.collective, counts, &slot.ring)?;
         let program = Arc::new(program_of(slot, &shape, descriptor));
         let (frames, tensors) = (program.plan().slots(), program.plan().parts());
-        if frames.max(tensors).saturating_mul(slot.ring.len()) <= MAX_KEPT_INPUTS {
+        // The next call has other counts.
+        let may_come_again = counts.is_empty();
+        if may_come_again && frames.max(tensors).saturating_mul(slot.ring.len()) <= MAX_KEPT_INPUTS {
             let (collective, parts) = (descriptor.collective.clone(), descriptor.parts.clone());
-            let (algorithm, counts, program) = (descriptor.algorithm, counts.to_vec(), program.clone());
+            let (algorithm, program) = (descriptor.algorithm, program.clone());
             let mut all = self.kept.lock();
             all.truncate(MAX_KEPT - 1);
-            all.push_front(Kept { plan, collective, counts, parts, algorithm, program });
+            all.push_front(Kept { plan, collective, parts, algorithm, program });
         }
         Some(program)
     }

@@ -184,7 +184,7 @@ fn numbers_that_do_not_fit_each_other_are_told_to_all() {
 #[test]
 fn what_does_not_fit_is_refused_at_once() {
     let peers = Peers::new(2);
-    let comm = &peers.all[0];
+    let (comm, rank) = (&peers.all[0], 0);
     let quantised =
         CollectiveOptions { quantisation: Some(Scheme::BlockAffineU8(Block::B64).into()), ..().into() };
     let (send, mut recv) = ([1.0_f32; 4], [0.0_f32; 4]);
@@ -206,6 +206,17 @@ fn what_does_not_fit_is_refused_at_once() {
     });
     refused("rank 0 gives 3", &mut |comm, recv| comm.all_to_all_counts(&send, recv, &[1, 2, 3, 4], ()));
     refused("too many", &mut |comm, recv| comm.all_to_all_counts(&send, recv, &[u64::MAX, 2, 3, 4], ()));
+    // Nobody has memory for what the others are said to have, so it is not known before.
+    let (far, farther) = (1 << 40, u64::MAX - 1);
+    let counts = |count: u64| if rank == 0 { [1, count] } else { [count, 1] };
+    let other = 1 - rank;
+    refused("of all ranks", &mut |comm, recv| comm.gather_counts(&send[..1], recv, &counts(far), other, ()));
+    refused("of all ranks", &mut |comm, recv| {
+        comm.scatter_counts(&send, &mut recv[..1], &counts(far), other, ())
+    });
+    refused("of all ranks", &mut |comm, recv| {
+        comm.gather_counts(&send[..1], recv, &counts(farther), other, ())
+    });
     refused("not quantised", &mut |comm, recv| comm.all_to_all(&send, recv, quantised));
     refused("not quantised", &mut |comm, recv| comm.gather(&send[..2], recv, 0, quantised));
     let overlap = comm.exchange_counts(&[1; 3], &[1; 2], ()).expect_err("three counts");

@@ -15,6 +15,10 @@ use crate::{
 use pccl_protocol::Descriptor;
 use std::{fmt, ops::Range, sync::Arc};
 
+/// Bytes of what all ranks give together, at most. A rank keeps account of the frames of all of it, also of those that
+/// do not go by it: 20 MiB for as much as this.
+const MAX_BYTES: u64 = 1 << 40;
+
 /// The use that a rank makes of its buffers, in elements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Layout {
@@ -44,6 +48,10 @@ impl Moves {
     pub(super) fn prepare(self, context: &Context<'_>) -> Result<Prepared, Error> {
         if context.quantisation.is_some() {
             return Err(Error::InvalidArgument("what is only moved is not quantised".into()));
+        }
+        if self.descriptor.bytes() > MAX_BYTES {
+            let bytes = self.descriptor.bytes();
+            return Err(Error::InvalidArgument(format!("{bytes} bytes of all ranks, at most {MAX_BYTES}")));
         }
         let element_bytes = self.descriptor.parts.first().map_or(1, |part| part.data_type.size_bytes());
         let mut failure = None;

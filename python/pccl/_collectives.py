@@ -134,10 +134,10 @@ class Collectives:
         """
         limit, step = (None if timeout is None else limit_ms(timeout)), integer(segment_bytes, "segment_bytes", 1, _I64)
         (given, taken), place = pair(send, recv, operand_descriptor)
-        describe(given, op, 0, operand_descriptor, quantization_options)
+        described = describe(given, op, 0, operand_descriptor, quantization_options)
         name = self._tag(tag)
-        described = describe(given, op, name, operand_descriptor, quantization_options)
         descriptor, done = described.to_c(), c_size_t()
+        descriptor.tag = name
         elements = max(1, step // described.operand_descriptor.datatype.itemsize)
         segments = (structs.Segment * max(1, -(-given.count // elements)))()
 
@@ -287,9 +287,10 @@ class Collectives:
     def _described(self, buffer: Buffer, op: Optional[Union[ReduceOp, str]], tag: Optional[int],
                    quantization: Optional[QuantizationOptions]) -> Any:
         reduction = ReduceOp.SUM if op is None else op
-        # Checked before a tag is used up.
-        describe(buffer, reduction, 0, None, quantization)
-        return describe(buffer, reduction, self._tag(tag), None, quantization).to_c()
+        descriptor = describe(buffer, reduction, 0, None, quantization).to_c()
+        # Taken when the rest is right.
+        descriptor.tag = self._tag(tag)
+        return descriptor
 
     def _begun(self, call: str, code: int, c_op: Any, keep: Any) -> AsyncReduceHandle:
         name = f"Communicator.{call}"

@@ -378,8 +378,9 @@ class Communicator(Training, Collectives, Moves, Sharing):
                 operand: Optional[ReduceOperandDescriptor],
                 quantization: Optional[QuantizationOptions]) -> AsyncReduceHandle:
         (given, taken), place = pair(send, recv, operand)
-        describe(given, op, 0, operand, quantization)
-        descriptor = describe(given, op, self._tag(tag), operand, quantization).to_c()
+        descriptor = describe(given, op, 0, operand, quantization).to_c()
+        # Taken when the rest is right: one that is used up here alone is missed by the others.
+        descriptor.tag = self._tag(tag)
         c_op = structs.AsyncReduceOp()
         call = f"Communicator.{call}"
         with on_device(place):

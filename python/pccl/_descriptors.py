@@ -1,6 +1,7 @@
 """What is reduced, and what came of calls."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from ._arguments import U64, integer
@@ -355,7 +356,13 @@ def describe(buffer: Buffer, op: Union[ReduceOp, str], tag: int,
              operand: Optional[ReduceOperandDescriptor],
              quantization: Optional[QuantizationOptions]) -> ReduceDescriptor:
     """The descriptor of a reduce, with what was left out."""
-    operand = operand or ReduceOperandDescriptor(buffer.dtype)
+    operand = operand or _plain(buffer.dtype)[0]
     if quantization is None:
-        quantization = QuantizationOptions(operand.datatype, QuantizationAlgorithm.NONE)
+        quantization = _plain(operand.datatype)[1]
     return ReduceDescriptor(buffer.count, ReduceOp.of(op), tag, operand, quantization)
+
+
+@lru_cache(maxsize=None)
+def _plain(datatype: DataType) -> Tuple[ReduceOperandDescriptor, QuantizationOptions]:
+    """Elements of a type that travel as they are."""
+    return ReduceOperandDescriptor(datatype), QuantizationOptions(datatype, QuantizationAlgorithm.NONE)

@@ -26,9 +26,10 @@ class Choice(Enum):
             raise TypeError(f"{value!r} is a {type(value).__name__}, but a {cls._described()} is needed")
         normal = name.strip().lower().replace("-", "_")
         normal = cls._aliases().get(normal, normal)
-        for member in cls:
-            if member.name.lower() == normal:
-                return member
+        # All names are in upper case.
+        member = cls.__members__.get(normal.upper())
+        if member is not None:
+            return member
         raise (ValueError if isinstance(value, str) else TypeError)(f"{value!r} is no {cls._described()}")
 
     @classmethod

@@ -19,6 +19,7 @@ mod on_device;
 mod reduce;
 mod reduce_scatter;
 mod report;
+mod rooted;
 mod scatter;
 mod send_recv;
 mod weighted;

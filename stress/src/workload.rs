@@ -55,7 +55,7 @@ pub(crate) enum Collective {
     Reduce,
     ReduceScatter(Split),
     WeightedAverage,
-    /// Each rank has an element of a part for each rank.
+    /// Each rank has a part for each rank, all of the same size.
     AllToAll,
     Gather,
     Barrier,

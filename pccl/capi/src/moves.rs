@@ -1,13 +1,13 @@
 //! Collectives that only move: gather, scatter, all-to-all.
 
 use crate::{
-    collectives::{Ready, begin, both, checked, collective, counts_of, run},
+    collectives::{Checked, Ready, begin, both, checked, collective, counts_of, run},
     communicator::enter,
     failure::{Failure, Outcome, call},
     raw,
     types::{AsyncReduceOp, Handle, ReduceDescriptor, ReduceInfo, ResultCode},
 };
-use pccl::{Call, Report};
+use pccl::{Call, Report, Source, Target};
 use std::ffi::c_void;
 
 /// The elements of a buffer that only the root needs: none, if there is no buffer.
@@ -57,12 +57,8 @@ unsafe fn scatter(
     descriptor: *const ReduceDescriptor,
 ) -> Outcome<Ready> {
     // SAFETY: by the contract of this function.
-    unsafe {
-        let it = checked(descriptor)?;
-        let send = it.source(send, if_there(send, send_count))?;
-        let recv = it.target(recv, it.count, "recvbuf")?;
-        Ok(it.ready(Call::scatter(send, recv, root as usize)))
-    }
+    let (it, send, recv) = unsafe { from_root(send, send_count, recv, descriptor) }?;
+    Ok(it.ready(Call::scatter(send, recv, root as usize)))
 }
 
 /// # Safety
@@ -77,13 +73,10 @@ unsafe fn scatter_v(
     descriptor: *const ReduceDescriptor,
 ) -> Outcome<Ready> {
     // SAFETY: by the contract of this function.
-    unsafe {
-        let it = checked(descriptor)?;
-        let send = it.source(send, if_there(send, send_count))?;
-        let recv = it.target(recv, it.count, "recvbuf")?;
-        let counts = counts_of(counts, ranks)?;
-        Ok(it.ready(Call::scatter_counts(send, recv, &counts, root as usize)))
-    }
+    let (it, send, recv) = unsafe { from_root(send, send_count, recv, descriptor) }?;
+    // SAFETY: the same.
+    let counts = unsafe { counts_of(counts, ranks) }?;
+    Ok(it.ready(Call::scatter_counts(send, recv, &counts, root as usize)))
 }
 
 /// # Safety
@@ -116,6 +109,25 @@ unsafe fn all_to_all_v(
     // SAFETY: the same.
     let counts = unsafe { counts_of(counts, pairs(ranks)?) }?;
     Ok(it.ready(Call::all_to_all_counts(send, recv, &counts)))
+}
+
+/// The buffers of a scatter: as many elements to receive as the descriptor says.
+///
+/// # Safety
+/// As [`gather`].
+unsafe fn from_root(
+    send: *const c_void,
+    send_count: usize,
+    recv: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+) -> Outcome<(Checked, Source<'static>, Target<'static>)> {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let it = checked(descriptor)?;
+        let send = it.source(send, if_there(send, send_count))?;
+        let recv = it.target(recv, it.count, "recvbuf")?;
+        Ok((it, send, recv))
+    }
 }
 
 /// How many pairs of ranks there are.

@@ -222,9 +222,12 @@ impl Tensors {
 
     /// Where a frame lies among contributions whose value this rank passes on by that step.
     fn passed(&self, header: &FrameHeader, step: &Step) -> Option<usize> {
+        if !step.passes_on() {
+            return None;
+        }
         let frame = self.program.plan().frame_anywhere(header.part as usize, header.offset, header.len)?;
         let unit = self.program.plan().unit_of(&frame);
-        let room = self.rooms.get(&unit.slots.start).filter(|_| step.passes_on())?;
+        let room = self.rooms.get(&unit.slots.start)?;
         Some(room.contributions + frame.offset - unit.encoded.start)
     }
 

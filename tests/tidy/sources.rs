@@ -55,6 +55,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("quant/src/quantise/levels.rs", "calls a kernel after the processor was asked for it"),
     ("threadpark/src/futex/linux.rs", "the futex system call"),
     ("tinysockets/src/link/memory.rs", "the caller's memory in the hands of link threads"),
+    ("tinysockets/src/shm/region.rs", "memory that two processes have mapped"),
+    ("tinysockets/src/shm/ring.rs", "what only one end of a ring touches"),
     ("tinysockets/src/sys.rs", "system calls"),
 ];
 

@@ -2,6 +2,7 @@
 //!
 //! - *Flow*: one way over one connection, frames of 512 KiB, straight into place. Plain TCP writes and reads the same
 //!   frames with blocking calls from and into the same kind of memory.
+//! - *Flow through memory*: the same, where both ends share memory.
 //! - *Ping-pong*: 1 KiB there and back. Plain TCP uses one blocking thread on each side.
 //! - *With a key*: processor time of the flow for each GB, with records and without, and that of the cipher alone,
 //!   which seals and opens as many bytes in the cache.
@@ -24,7 +25,7 @@ use std::{
 
 #[cfg(feature = "aws-lc")]
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use link_support::{Book, conn_pairs, op, socket_pairs, start_in, start_out};
+use link_support::{Book, Way, conn_pairs, op, socket_pairs, start_in, start_out};
 use pccl_testkit::usage::cpu_seconds;
 #[cfg(not(feature = "aws-lc"))]
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -48,7 +49,8 @@ const ROUNDS: usize = 7;
 
 fn main() {
     let frames = |rate: f64| rate * FRAME_BYTES as f64 / (1 << 30) as f64;
-    report("flow, GiB/s", ROUNDS, || frames(plain_flow()), || frames(link_flow(false)));
+    report("flow, GiB/s", ROUNDS, || frames(plain_flow()), || frames(link_flow(Way::Plain)));
+    report("flow through memory, GiB/s", ROUNDS, || frames(plain_flow()), || frames(link_flow(Way::Shared)));
     report("1 KiB round trips per second", ROUNDS, plain_ping_pong, link_ping_pong);
     report_key();
 }
@@ -61,13 +63,14 @@ fn report_key() {
         (0..4).for_each(|_| call());
         (cpu_seconds().expect("the system tells") - before) / 4.0 / gigabytes
     };
-    let flow = |sealed| {
+    let flow = |way| {
         move || {
-            link_flow(sealed);
+            link_flow(way);
         }
     };
-    let runs: Vec<[f64; 3]> =
-        (0..ROUNDS).map(|_round| [cost(&flow(false)), cost(&flow(true)), cost(&cipher)]).collect();
+    let runs: Vec<[f64; 3]> = (0..ROUNDS)
+        .map(|_round| [cost(&flow(Way::Plain)), cost(&flow(Way::Sealed)), cost(&cipher)])
+        .collect();
     let median = |column: usize| {
         let mut values: Vec<f64> = runs.iter().map(|run| run[column]).collect();
         values.sort_by(f64::total_cmp);
@@ -266,8 +269,8 @@ impl Transfer for End {
 }
 
 /// Frames per second.
-fn link_flow(sealed: bool) -> f64 {
-    let (ones, others) = conn_pairs(1, sealed);
+fn link_flow(way: Way) -> f64 {
+    let (ones, others) = conn_pairs(1, way);
     ones.iter().chain(&others).for_each(|conn| _ = tune_data_socket(conn, Duration::ZERO));
     let parker = Parker::new();
     let ends = [0; 2].map(|_| End::new(BUFFER_FRAMES * FRAME_BYTES, FLOW_FRAMES, parker.unparker()));

@@ -27,6 +27,7 @@ use crate::{
     handshake::{Door, Visit},
     listener::Listener,
     preamble::{Preamble, Refusal, Reply, Role},
+    shm::Region,
     sys::{self, Interest, PollEntry, Waker},
     threads,
     throttle::{Crowd, LINES_ABOUT_STRANGERS, MAX_HALF_OPEN, MAX_HALF_OPEN_OF_NETWORK, Network, Throttle},
@@ -83,6 +84,30 @@ impl Incoming {
         send_reply(&self.conn, Reply::Accepted)?;
         self.conn.replied();
         Ok(self.conn)
+    }
+
+    /// The same; the bytes of the connection go through the memory that its preamble offers, if this end can open that.
+    pub fn accept_sharing(mut self) -> io::Result<Conn> {
+        let Some(memory) = self.memory() else { return self.accept() };
+        send_reply(&self.conn, Reply::AcceptedShared)?;
+        self.conn.replied();
+        self.conn.share(memory, self.preamble.role == Role::Data);
+        Ok(self.conn)
+    }
+
+    /// The memory that the preamble offers.
+    fn memory(&self) -> Option<Region> {
+        let offer = self.preamble.memory?;
+        let opened = match self.preamble.role {
+            // The addresses as the socket has them: those of this value may be other ones.
+            Role::Data | Role::DataBack => {
+                self.conn.local_addr().and_then(|local| offer.open(local, self.conn.peer_addr()?))
+            }
+            _ => return None,
+        };
+        let why_not =
+            |error| log::debug!("memory that {} would share is not used: {error}", self.remote_addr);
+        opened.map_err(why_not).ok()
     }
 
     /// Tells the other side why not, and closes. Never blocks.

@@ -4,6 +4,9 @@
 //! [`Conn`]; nobody above this crate names a socket or a descriptor. In a run with a key its bytes travel in
 //! [records](crate::seal), otherwise as they are; the methods are the same, and only authentic bytes come out of them.
 //!
+//! Where both ends are on one machine, the bytes of one direction may go through [memory](crate::shm) that they share;
+//! the socket then only wakes them.
+//!
 //! Methods whose names begin with `try_` never wait: where the socket has no room or no bytes, they fail with
 //! `WouldBlock`. All others wait in `poll` until a deadline of the monotonic clock; `None` waits for ever.
 //!
@@ -11,23 +14,27 @@
 //! Methods that wait see to it that they leave. A caller of those that do not wait calls [`Conn::try_flush`] in the
 //! end, until it succeeds; more is taken only then.
 
+mod sealed;
+mod shared;
+
 use std::{
     io,
     net::{Shutdown, SocketAddr, TcpStream},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
-    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use mio::{Interest as MioInterest, Registry, Token, event::Source, unix::SourceFd};
-use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     mode::WireMode,
-    seal::{Opener, Seal, Sealer, Suite},
+    seal::{Seal, Suite},
+    shm::Region,
     sys::{self, Interest, PollEntry, Readiness, TcpInfo},
 };
+use sealed::Sealed;
+use shared::{Bell, Shared};
 
 /// After so long without bytes the system asks the other end whether it is there. The question and its answer are two
 /// empty packets, which keep firewalls and address translators on the way from forgetting the connection: few of them
@@ -50,85 +57,10 @@ pub struct Conn {
     stream: TcpStream,
     /// Missing if bytes travel as they are.
     sealed: Option<Box<Sealed>>,
+    /// The memory through which the bytes of one direction go, if they do.
+    shared: Option<Box<Shared>>,
     /// To somebody whom only this machine reaches, as it says.
     is_here_only: bool,
-}
-
-/// Both directions of a connection with records. Nobody waits under one of the locks but for one who receives without
-/// a limit in time, and a connection has one receiver.
-struct Sealed {
-    suite: Suite,
-    mode: WireMode,
-    sealer: Mutex<Sealer>,
-    opener: Mutex<Opener>,
-    /// There are bytes for the receiver of which the kernel does not know any more.
-    has_bytes: AtomicBool,
-    /// Records wait for room in the socket.
-    is_waiting: AtomicBool,
-}
-
-impl std::fmt::Debug for Sealed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sealed({}, {})", self.suite, self.mode)
-    }
-}
-
-impl Sealed {
-    /// Makes records of what `fill` gives, unless earlier ones still wait, and sends what the socket takes; returns how
-    /// many bytes have been taken. `fill` is as for [`Sealer::seal`].
-    fn try_send(
-        &self,
-        fd: BorrowedFd<'_>,
-        at_most: usize,
-        fill: impl FnMut(usize, &mut [u8]),
-    ) -> io::Result<usize> {
-        let mut sealer = self.sealer.lock();
-        self.flush(fd, &mut sealer)?;
-        let taken = sealer.seal(at_most, fill)?;
-        match self.flush(fd, &mut sealer) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(taken),
-        }
-    }
-
-    /// Sends the records that wait.
-    fn flush(&self, fd: BorrowedFd<'_>, sealer: &mut Sealer) -> io::Result<()> {
-        while !sealer.waiting().is_empty() {
-            match sys::send(fd, sealer.waiting(), true) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => sealer.sent(count),
-                Err(error) => {
-                    self.is_waiting.store(true, Ordering::Relaxed);
-                    return Err(error);
-                }
-            }
-        }
-        self.is_waiting.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Hands authentic bytes to `take`, which says how many of them it has taken. `None` without a call of it: the end
-    /// of the stream. An end within a record is one as well: its bytes never come out.
-    fn recv(
-        &self,
-        fd: BorrowedFd<'_>,
-        dont_wait: bool,
-        take: impl FnOnce(&[u8]) -> usize,
-    ) -> io::Result<Option<usize>> {
-        let mut opener = self.opener.lock();
-        while opener.plain().is_empty() {
-            if !opener.open()? {
-                match sys::recv(fd, opener.room(), dont_wait)? {
-                    0 => return Ok(None),
-                    count => opener.received(count),
-                }
-            }
-        }
-        let taken = take(opener.plain());
-        opener.take(taken);
-        self.has_bytes.store(opener.is_ready(), Ordering::Relaxed);
-        Ok(Some(taken))
-    }
 }
 
 impl From<TcpStream> for Conn {
@@ -140,7 +72,7 @@ impl From<TcpStream> for Conn {
             // It works without, as long as nobody on the way forgets it.
             log::debug!("a connection is not kept alive: {error}");
         }
-        Self { stream, sealed: None, is_here_only: false }
+        Self { stream, sealed: None, shared: None, is_here_only: false }
     }
 }
 
@@ -165,16 +97,24 @@ impl Conn {
 
     /// From here on the bytes of both directions travel in records.
     pub fn protect(&mut self, seal: Seal) {
-        let Seal { suite, mode, sealer, opener } = seal;
-        let has_bytes = AtomicBool::new(opener.is_ready());
-        self.sealed = Some(Box::new(Sealed {
-            suite,
-            mode,
-            sealer: Mutex::new(sealer),
-            opener: Mutex::new(opener),
-            has_bytes,
-            is_waiting: AtomicBool::new(false),
-        }));
+        self.sealed = Some(Box::new(Sealed::new(seal)));
+    }
+
+    /// From here on the bytes that this end sends, or with `reads` those that it receives, go through memory. None go
+    /// in the other direction.
+    pub(crate) fn share(&mut self, region: Region, reads: bool) {
+        self.shared = Some(Box::new(Shared::new(region, reads)));
+    }
+
+    /// Whether its bytes go through memory.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The connection beneath, which wakes the other end.
+    fn bell(&self) -> Bell<'_> {
+        Bell { fd: self.fd(), sealed: self.sealed.as_deref() }
     }
 
     /// The reply to the preamble has been sent, or received: the bytes that follow travel as the [mode](WireMode) says,
@@ -193,7 +133,7 @@ impl Conn {
     /// Whether bytes are received as they come: then less than there was room for is all that had come.
     #[must_use]
     pub const fn is_plain(&self) -> bool {
-        self.sealed.is_none()
+        self.sealed.is_none() && self.shared.is_none()
     }
 
     /// Address of the other end.
@@ -208,20 +148,19 @@ impl Conn {
 
     /// Sends what the socket takes at once; returns how many bytes that is.
     pub fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
-        match &self.sealed {
-            None => sys::send(self.fd(), bytes, true),
-            Some(_) => self.try_send_many(&[io::IoSlice::new(bytes)]),
+        if self.is_plain() {
+            return sys::send(self.fd(), bytes, true);
         }
+        self.try_send_many(&[io::IoSlice::new(bytes)])
     }
 
     /// As [`Conn::try_send`], from several places in a row.
     pub fn try_send_many(&self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        let Some(sealed) = &self.sealed else { return sys::send_many(self.fd(), parts, true) };
         let total = parts.iter().map(|part| part.len()).sum();
         if total == 0 {
             return Ok(0);
         }
-        sealed.try_send(self.fd(), total, |mut given, room| {
+        let filled = self.try_send_with(total, |mut given, room| {
             let mut filled = 0;
             for part in parts {
                 let from = given.min(part.len());
@@ -229,53 +168,75 @@ impl Conn {
                 room[filled..filled + count].copy_from_slice(&part[from..from + count]);
                 (given, filled) = (given - from, filled + count);
             }
-        })
+        });
+        filled.unwrap_or_else(|| sys::send_many(self.fd(), parts, true))
     }
 
-    /// As [`Conn::try_send`] of at most `at_most` bytes that `fill` puts into records, on a connection that has them:
-    /// `None` on another one. `fill` is told how many it has given, and fills its place with those that follow.
+    /// As [`Conn::try_send`] of at most `at_most` bytes that `fill` puts where they belong, on a connection that is not
+    /// [plain](Self::is_plain): `None` on a plain one. `fill` is told how many it has given, and fills its place with
+    /// those that follow.
     pub(crate) fn try_send_with(
         &self,
         at_most: usize,
         fill: impl FnMut(usize, &mut [u8]),
     ) -> Option<io::Result<usize>> {
-        self.sealed.as_ref().map(|sealed| sealed.try_send(self.fd(), at_most, fill))
+        match (&self.shared, &self.sealed) {
+            (Some(shared), _) => Some(shared.try_send(&self.bell(), at_most, fill)),
+            (None, Some(sealed)) => Some(sealed.try_send(self.fd(), at_most, fill)),
+            (None, None) => None,
+        }
     }
 
-    /// As [`Conn::try_recv`], with authentic bytes handed to `take` where they lie, on a connection that has records:
-    /// `None` on another one. `take` says how many it has taken; the result is `None` at the end of the stream.
+    /// As [`Conn::try_recv`], with bytes handed to `take` where they lie, on a connection that is not
+    /// [plain](Self::is_plain): `None` on a plain one. `take` says how many it has taken; the result is `None` at the
+    /// end of the stream.
     pub(crate) fn try_recv_with(
         &self,
         take: impl FnOnce(&[u8]) -> usize,
     ) -> Option<io::Result<Option<usize>>> {
-        self.sealed.as_ref().map(|sealed| sealed.recv(self.fd(), true, take))
+        self.take_with(true, take)
     }
 
     /// As [`Conn::try_recv_with`], and waits without a limit where nothing has arrived. `take` must not receive.
     pub(crate) fn recv_with(&self, take: impl FnOnce(&[u8]) -> usize) -> Option<io::Result<Option<usize>>> {
-        self.sealed.as_ref().map(|sealed| sealed.recv(self.fd(), false, take))
+        self.take_with(false, take)
+    }
+
+    fn take_with(
+        &self,
+        dont_wait: bool,
+        take: impl FnOnce(&[u8]) -> usize,
+    ) -> Option<io::Result<Option<usize>>> {
+        match (&self.shared, &self.sealed) {
+            (Some(shared), _) => Some(shared.recv(&self.bell(), dont_wait, take)),
+            (None, Some(sealed)) => Some(sealed.recv(self.fd(), dont_wait, take)),
+            (None, None) => None,
+        }
     }
 
     /// Sends what was taken and has not left. `WouldBlock`: there is some, and the socket has no room.
     pub fn try_flush(&self) -> io::Result<()> {
-        match &self.sealed {
-            Some(sealed) if sealed.is_waiting.load(Ordering::Relaxed) => {
-                sealed.flush(self.fd(), &mut sealed.sealer.lock())
-            }
-            _ => Ok(()),
-        }
+        self.sealed.as_ref().map_or(Ok(()), |sealed| sealed.try_flush(self.fd()))
     }
 
     /// Whether something was taken that has not left: the bytes that are sent next stand behind it.
     #[must_use]
     pub fn is_within_record(&self) -> bool {
-        self.sealed.as_ref().is_some_and(|sealed| sealed.is_waiting.load(Ordering::Relaxed))
+        self.sealed.as_ref().is_some_and(|sealed| sealed.is_waiting())
     }
 
     /// Whether there are bytes to be received of which the kernel does not know any more, so that nobody may wait for
     /// them in `poll`.
     pub(crate) fn has_bytes(&self) -> bool {
-        self.sealed.as_ref().is_some_and(|sealed| sealed.has_bytes.load(Ordering::Relaxed))
+        match &self.shared {
+            Some(shared) => shared.has_bytes(),
+            None => self.sealed.as_ref().is_some_and(|sealed| sealed.has_bytes()),
+        }
+    }
+
+    /// Bytes that this end has put into memory and the other one has not taken.
+    pub(crate) fn untaken_bytes(&self) -> usize {
+        self.shared.as_ref().map_or(0, |shared| shared.untaken_bytes())
     }
 
     /// Receives what has arrived; 0 is the end of the stream.
@@ -284,13 +245,16 @@ impl Conn {
     }
 
     fn receive(&self, buffer: &mut [u8], dont_wait: bool) -> io::Result<usize> {
-        let Some(sealed) = &self.sealed else { return sys::recv(self.fd(), buffer, dont_wait) };
-        let copied = sealed.recv(self.fd(), dont_wait, |bytes| {
+        if self.is_plain() {
+            return sys::recv(self.fd(), buffer, dont_wait);
+        }
+        let copied = self.take_with(dont_wait, |bytes| {
             let count = bytes.len().min(buffer.len());
             buffer[..count].copy_from_slice(&bytes[..count]);
             count
         });
-        copied.map(|count| count.unwrap_or(0))
+        // It is `None` for a plain one only.
+        copied.map_or(Ok(0), |copied| copied.map(|count| count.unwrap_or(0)))
     }
 
     /// Receives what arrives next, without a limit: one system call where the bytes are there already. 0 is the end of
@@ -359,6 +323,9 @@ impl Conn {
         if matches!(interest, Interest::Read | Interest::ReadWrite) && self.has_bytes() {
             return Ok(Readiness { readable: true, ..Readiness::default() });
         }
+        // Whatever one waits for in memory, the other end says on the socket.
+        let says = self.shared.is_some() && !self.is_within_record();
+        let interest = if says { Interest::Read } else { interest };
         sys::poll_fd(self.fd(), interest, deadline)
     }
 
@@ -406,6 +373,10 @@ impl Conn {
     /// For how long nothing has been said on it in either direction, if it may have been forgotten on the way in that
     /// time.
     pub(crate) fn rest(&self) -> Option<Duration> {
+        if self.shared.is_some() {
+            // Nobody is on the way, and much may have passed without the socket.
+            return None;
+        }
         let idle = self.info().ok().map(|info| Duration::from_millis(info.idle_ms.into()));
         idle.filter(|idle| *idle >= ASKED_AFTER)
     }

@@ -7,7 +7,7 @@
 //!
 //! | | who dials | | who listens |
 //! |---|---|---|---|
-//! | 1 | preamble (92 bytes), first message (49) | → | |
+//! | 1 | preamble (116 bytes), first message (49) | → | |
 //! | 2 | | ← | reply "go on" (16 bytes), second message (49) |
 //! | 3 | an empty record (20 bytes) | → | |
 //! | 4 | | ← | the reply to the preamble, in a record |
@@ -166,7 +166,9 @@ impl Knock {
                 self.inlet.expect(MESSAGE_BYTES);
                 Ok(Heard::Nothing)
             }
-            (Reply::Accepted | Reply::AcceptedHere, true) => Err(KnockError::Unproven),
+            (Reply::Accepted | Reply::AcceptedHere | Reply::AcceptedShared, true) => {
+                Err(KnockError::Unproven)
+            }
             (Reply::GoOn, false) => Err(ReplyError::NotAReply.into()),
             (reply, _) => Ok(Heard::Reply(reply)),
         }

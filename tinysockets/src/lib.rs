@@ -15,6 +15,7 @@
 //! | take no more from strangers than one can bear | [`throttle`], [`bucket`] |
 //! | prove that one has the key of the run, or a ticket | [`key`], [`ticket`], [`handshake`] |
 //! | keep what travels secret and unchanged | [`seal`] |
+//! | pass bytes to another process of this machine | [`shm`] |
 //! | exchange packets that arrive in any order, from many threads | [`queued`] |
 //! | ask and answer, with limits in time, and no thread | [`stream`] |
 //! | move the frames of collective operations | [`link`] |
@@ -24,7 +25,7 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `relay`, `acceptor`, `reach`, `dial`, `queued`,
 //! `reactor`, `link`, `listener`, `listeners`, `probe`, `stream`, `conn`, `handshake`, `seal`, `ticket`, `key`,
-//! `cipher`, `mode`, `ledger`, `preamble`, `place`, `address`, `primitive`, `private_file`, `sys`, `threads`,
+//! `mode`, `ledger`, `preamble`, `shm`, `cipher`, `place`, `address`, `primitive`, `private_file`, `sys`, `threads`,
 //! `throttle`, `bucket`, `wire`, `write_queue`.
 
 #![deny(unsafe_code)]
@@ -55,6 +56,7 @@ pub mod reach;
 pub mod reactor;
 pub mod relay;
 pub mod seal;
+pub mod shm;
 pub mod stream;
 #[allow(unsafe_code)]
 pub mod sys;

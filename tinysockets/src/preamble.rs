@@ -11,18 +11,22 @@
 //! | 10 | role, `u8` | | 76 | connection index, `u16` |
 //! | 11 | security mode, `u8` | | 78 | connection count, `u16` |
 //! | 12 | feature bits, `u32` | | 80 | link generation, `u64` |
-//! | 16 | run id, `u128` | | 88 | CRC-32C of bytes 0 to 87, `u32` |
-//! | 32 | own peer id, `u128` | | | |
-//! | 48 | destination peer id, `u128` | | | |
+//! | 16 | run id, `u128` | | 88 | memory to share: process, `u32`; 0 for none |
+//! | 32 | own peer id, `u128` | | 92 | its descriptor there, `u32` |
+//! | 48 | destination peer id, `u128` | | 96 | the number that it holds, `u128` |
+//! | | | | 112 | CRC-32C of bytes 0 to 111, `u32` |
 //!
 //! Magic and version keep their places in all versions of the protocol, and so does the whole of the reply.
 //! Codec only: no I/O happens here, so that blocking and non-blocking servers share it.
 
-use crate::wire::{Decode, Encode, Reader, WireError};
+use crate::{
+    shm::Offer,
+    wire::{Decode, Encode, Reader, WireError},
+};
 use pccl_hash::crc32c;
 
 /// Size of an encoded [`Preamble`] in bytes.
-pub const PREAMBLE_BYTES: usize = 92;
+pub const PREAMBLE_BYTES: usize = 116;
 /// Size of an encoded [`Reply`] in bytes.
 pub const REPLY_BYTES: usize = 16;
 /// Version of the protocol that this build speaks.
@@ -43,6 +47,10 @@ const MAGIC: [u8; 8] = *b"\xffPCCL\r\n\0";
 const GO_ON: u16 = 256;
 /// The code of [`Reply::AcceptedHere`].
 const ACCEPTED_HERE: u16 = 257;
+/// The code of [`Reply::AcceptedShared`].
+const ACCEPTED_SHARED: u16 = 258;
+/// The bit of [`Preamble::features`] of a dialer that would share memory.
+pub const SHARES_MEMORY: u32 = 2;
 const REPLY_MAGIC: [u8; 4] = *b"\xffPCR";
 
 /// The purpose of a connection.
@@ -130,6 +138,9 @@ pub struct Preamble {
     /// Which incarnation of the link between the two peers this connection belongs to. Of state and probe connections
     /// in a run with a key: until when its ticket is good, in milliseconds of the master's life.
     pub link_generation: u64,
+    /// Memory through which the bytes of the connection may go. The dialing end puts it in, for a caller that has set
+    /// [`SHARES_MEMORY`].
+    pub memory: Option<Offer>,
 }
 
 /// Why bytes are no acceptable preamble.
@@ -182,6 +193,7 @@ impl Preamble {
             connection_index: 0,
             connection_count: 0,
             link_generation: 0,
+            memory: None,
         }
     }
 
@@ -202,6 +214,10 @@ impl Preamble {
         self.connection_index.encode(&mut out);
         self.connection_count.encode(&mut out);
         self.link_generation.encode(&mut out);
+        let memory = self.memory.unwrap_or(Offer { process: 0, descriptor: 0, nonce: 0 });
+        memory.process.encode(&mut out);
+        memory.descriptor.encode(&mut out);
+        memory.nonce.encode(&mut out);
         seal(&out)
     }
 
@@ -247,7 +263,14 @@ fn read_fields(
         connection_index: Decode::decode(reader)?,
         connection_count: Decode::decode(reader)?,
         link_generation: Decode::decode(reader)?,
+        memory: read_memory(reader)?,
     })
+}
+
+fn read_memory(reader: &mut Reader<'_>) -> Result<Option<Offer>, WireError> {
+    let process = Decode::decode(reader)?;
+    let (descriptor, nonce) = (Decode::decode(reader)?, Decode::decode(reader)?);
+    Ok((process != 0).then_some(Offer { process, descriptor, nonce }))
 }
 
 /// Whether a preamble of any version may start with `prefix`. As soon as this is `false`, a connection is not worth
@@ -330,6 +353,8 @@ pub enum Reply {
     Accepted,
     /// The same, by a master without a key that only its own machine reaches: so nobody else has to reach its peers.
     AcceptedHere,
+    /// The same, and the bytes of the connection go through the memory that its preamble offers.
+    AcceptedShared,
     /// The first message of the handshake is good; the second one follows.
     GoOn,
     /// It is not; the connection is closed.
@@ -354,6 +379,7 @@ impl Reply {
         let code = match self {
             Self::Accepted => 0,
             Self::AcceptedHere => ACCEPTED_HERE,
+            Self::AcceptedShared => ACCEPTED_SHARED,
             Self::GoOn => GO_ON,
             Self::Refused(refusal) => refusal as u16,
         };
@@ -374,6 +400,7 @@ impl Reply {
             0 => Ok(Self::Accepted),
             GO_ON => Ok(Self::GoOn),
             ACCEPTED_HERE => Ok(Self::AcceptedHere),
+            ACCEPTED_SHARED => Ok(Self::AcceptedShared),
             code => Refusal::ALL
                 .get(usize::from(code) - 1)
                 .map(|refusal| Self::Refused(*refusal))
@@ -409,7 +436,8 @@ mod tests {
     fn preamble() -> impl Strategy<Value = Preamble> {
         let ids = (any::<u128>(), any::<u128>(), any::<u128>());
         let rest = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u16>(), any::<u16>(), any::<u64>());
-        (1u8..=9, ids, rest).prop_map(|(role, (run, from, to), rest)| Preamble {
+        let memory = prop::option::of((1u32.., any::<u32>(), any::<u128>()));
+        (1u8..=9, ids, rest, memory).prop_map(|(role, (run, from, to), rest, memory)| Preamble {
             features: rest.0,
             run,
             from,
@@ -419,6 +447,7 @@ mod tests {
             connection_index: rest.3,
             connection_count: rest.4,
             link_generation: rest.5,
+            memory: memory.map(|(process, descriptor, nonce)| Offer { process, descriptor, nonce }),
             ..Preamble::new(Role::from_byte(role).unwrap())
         })
     }
@@ -465,11 +494,12 @@ mod tests {
             connection_index: 8,
             connection_count: 9,
             link_generation: 10,
+            memory: Some(Offer { process: 11, descriptor: 12, nonce: 13 }),
             ..Preamble::new(Role::State)
         }
         .encode();
         let set: Vec<(usize, u8)> =
-            bytes[8..88].iter().enumerate().filter(|(_, b)| **b != 0).map(|(i, b)| (i + 8, *b)).collect();
+            bytes[8..112].iter().enumerate().filter(|(_, b)| **b != 0).map(|(i, b)| (i + 8, *b)).collect();
         let last_bytes = [
             (9, 1),
             (10, 3),
@@ -482,6 +512,9 @@ mod tests {
             (77, 8),
             (79, 9),
             (87, 10),
+            (91, 11),
+            (95, 12),
+            (111, 13),
         ];
         assert_eq!(set, last_bytes);
     }
@@ -518,7 +551,7 @@ mod tests {
 
     #[test]
     fn every_reply_survives_its_encoding_and_unknown_codes_are_named() {
-        for reply in [Reply::Accepted, Reply::AcceptedHere, Reply::GoOn] {
+        for reply in [Reply::Accepted, Reply::AcceptedHere, Reply::AcceptedShared, Reply::GoOn] {
             assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
         }
         for refusal in Refusal::ALL {

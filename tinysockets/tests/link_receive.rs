@@ -107,9 +107,10 @@ fn folded_frames_come_in_whole_elements() {
 }
 
 #[test]
-fn elements_are_folded_out_of_records_wherever_those_end() {
-    for granule in [1, 4, 8, 4096] {
-        let (mut near, far) = conn_pairs(1, true);
+fn elements_are_folded_where_they_lie_wherever_records_and_rings_end() {
+    let ways = [Way::Sealed, Way::Shared, Way::SharedWithKey];
+    for (granule, way) in [1, 4, 8, 4096].into_iter().flat_map(|granule| ways.map(|way| (granule, way))) {
+        let (mut near, far) = conn_pairs(1, way);
         let (near, book) = (near.remove(0), Arc::new(Book::default()));
         let transfer = Recorder::new(vec![0; SIZE], Landing::Fold, granule);
         book.announce(op(1), Arc::<Recorder>::clone(&transfer));

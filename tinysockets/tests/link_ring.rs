@@ -251,9 +251,9 @@ struct Node {
     events: [Arc<Events>; 2],
 }
 
-/// A ring of `nodes`, each joined to the next by `connections`, with records or without.
-fn ring(nodes: usize, connections: usize, with_checksum: bool, sealed: bool) -> Vec<Node> {
-    let (outs, mut ins): (Vec<_>, Vec<_>) = (0..nodes).map(|_| conn_pairs(connections, sealed)).unzip();
+/// A ring of `nodes`, each joined to the next by `connections`.
+fn ring(nodes: usize, connections: usize, with_checksum: bool, way: Way) -> Vec<Node> {
+    let (outs, mut ins): (Vec<_>, Vec<_>) = (0..nodes).map(|_| conn_pairs(connections, way)).unzip();
     ins.rotate_right(1);
     let node = |(out, into)| {
         let book = Arc::new(Book::default());
@@ -298,8 +298,9 @@ fn close(nodes: &[Node]) {
 #[test]
 fn every_node_gets_the_exact_sum() {
     for (nodes, connections) in [(2, 1), (2, 4), (3, 1), (3, 4)] {
-        for (with_checksum, sealed) in [(false, false), (true, false), (false, true), (true, true)] {
-            let ring = ring(nodes, connections, with_checksum, sealed);
+        let ways = Way::ALL.into_iter().flat_map(|way| [(false, way), (true, way)]);
+        for (with_checksum, way) in ways {
+            let ring = ring(nodes, connections, with_checksum, way);
             for (tag, elements) in [(1, 1), (2, 2), (3, 7_001), (4, 300_000)] {
                 let ops = start(&ring, op(tag), elements, 0);
                 let expected = expected_sum(op(tag), ops[0].shape);
@@ -318,13 +319,11 @@ fn every_node_gets_the_exact_sum() {
 
 #[test]
 fn many_operations_share_the_links() {
-    for sealed in [false, true] {
-        many_operations(sealed);
-    }
+    Way::ALL.into_iter().for_each(many_operations);
 }
 
-fn many_operations(sealed: bool) {
-    let ring = ring(3, 2, false, sealed);
+fn many_operations(way: Way) {
+    let ring = ring(3, 2, false, way);
     let running: Vec<_> = (0..24).map(|tag| start(&ring, op(tag), 20_000 + tag as usize * 777, 0)).collect();
     for ops in &running {
         let expected = expected_sum(ops[0].op, ops[0].shape);
@@ -348,9 +347,9 @@ proptest! {
         connections in prop::sample::select(vec![1usize, 4]),
         abort_in in 1usize..200,
         with_checksum: bool,
-        sealed: bool,
+        way in prop::sample::select(&Way::ALL[..]),
     ) {
-        let ring = ring(nodes, connections, with_checksum, sealed);
+        let ring = ring(nodes, connections, with_checksum, way);
         let doomed = start(&ring, op(1), 400_000, abort_in);
         let steady = start(&ring, op(2), 200_000, 0);
         let victim = &doomed[0];

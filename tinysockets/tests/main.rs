@@ -10,5 +10,6 @@ mod queued;
 mod records;
 mod relay;
 mod secure;
+mod shared;
 mod stream;
 mod tickets;

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use crate::link_support::{PATIENCE, conn_pairs, seals, socket_pairs};
+use crate::link_support::{PATIENCE, Way, conn_pairs, seals, socket_pairs};
 use pccl_testkit::random::Rng;
 use tinysockets::{conn::Conn, seal::Seal};
 
@@ -91,7 +91,7 @@ fn a_stream_that_ends_within_a_record_ends_in_front_of_it() {
 
 #[test]
 fn a_stream_of_records_is_a_stream_of_bytes() {
-    let (mut near, mut far) = conn_pairs(1, true);
+    let (mut near, mut far) = conn_pairs(1, Way::Sealed);
     let (near, far) = (near.remove(0), far.remove(0));
     let bytes = Rng::keyed(&[1]).bytes(3_000_000);
     let expected = bytes.clone();

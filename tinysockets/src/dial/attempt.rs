@@ -18,7 +18,8 @@ use crate::{
     key::SecretKey,
     ledger,
     place::SHORT_SEGMENT_BYTES,
-    preamble::{Preamble, REPLY_BYTES, Refusal, Reply, ReplyError, Role},
+    preamble::{Preamble, REPLY_BYTES, Refusal, Reply, ReplyError, Role, SHARES_MEMORY},
+    shm::Offered,
     sys::{Interest, PollEntry},
 };
 
@@ -33,12 +34,22 @@ enum Line {
     Proven(Conn, [u8; REPLY_BYTES], usize),
 }
 
-/// See the module's documentation.
-pub(super) struct Attempt {
-    line: Line,
+/// The statements of this end about itself, as far as they matter later.
+#[derive(Default)]
+struct Said {
     /// It only finds out who is there: whom a connection belongs to was looked at before it was refused for want of
     /// somebody who expects it.
     is_check: bool,
+    /// This end receives.
+    reads: bool,
+    /// The memory that it offers.
+    memory: Option<Offered>,
+}
+
+/// See the module's documentation.
+pub(super) struct Attempt {
+    line: Line,
+    said: Said,
 }
 
 /// The result of an attempt that got on.
@@ -52,12 +63,12 @@ pub(super) enum Step {
 impl Attempt {
     /// Begins to connect; with `short_segments`, in segments that every path takes.
     pub(super) fn begin(address: SocketAddr, short_segments: bool) -> io::Result<Self> {
-        Ok(Self { line: Line::Connecting(begin_connect(address, short_segments)?), is_check: false })
+        Ok(Self { line: Line::Connecting(begin_connect(address, short_segments)?), said: Said::default() })
     }
 
     /// Of a connection that stands.
     pub(super) fn of(conn: Conn) -> Self {
-        Self { line: Line::Connected(conn), is_check: false }
+        Self { line: Line::Connected(conn), said: Said::default() }
     }
 
     /// The event to wait for; nothing while something has to be said.
@@ -104,16 +115,21 @@ impl Attempt {
     ) -> Result<Self, DialError> {
         let Line::Connected(conn) = self.line else { return Ok(self) };
         let failed = |error| no_answer(target, error);
-        let (knock, hello) = Knock::new(preamble, key).map_err(failed)?;
+        let memory = offer(preamble, &conn);
+        let preamble = Preamble { memory: memory.as_ref().map(Offered::offer), ..*preamble };
+        let (knock, hello) = Knock::new(&preamble, key).map_err(failed)?;
         // The send buffer of a fresh connection holds these few bytes, and those of a proof.
         conn.send_all(&hello, Some(Instant::now())).map_err(failed)?;
-        Ok(Self { line: Line::Open(conn, Box::new(knock)), is_check: preamble.role == Role::Check })
+        let said =
+            Said { is_check: preamble.role == Role::Check, reads: preamble.role == Role::DataBack, memory };
+        Ok(Self { line: Line::Open(conn, Box::new(knock)), said })
     }
 
     /// Does what can be done now, once its socket is ready.
     pub(super) fn go_on(self, target: &HostPort) -> Result<Step, DialError> {
         let failed = |error| no_answer(target, error);
-        let line = match self.line {
+        let Self { line, said } = self;
+        let line = match line {
             Line::Connecting(socket) => {
                 Line::Connected(end_connect(socket).map_err(|error| not_connected(target, error))?)
             }
@@ -129,9 +145,9 @@ impl Attempt {
                 match heard {
                     Heard::Nothing => Line::Open(conn, knock),
                     Heard::Reply(reply) => {
-                        judge(reply, knock.version(), self.is_check, target)?;
+                        judge(reply, knock.version(), &said, target)?;
                         conn.note_here_only(reply == Reply::AcceptedHere);
-                        return Ok(Step::Accepted(conn));
+                        return Ok(Step::Accepted(said.share(conn, reply)));
                     }
                     Heard::Proven(proof, seal) => {
                         conn.send_all(&proof, Some(Instant::now())).map_err(failed)?;
@@ -144,20 +160,42 @@ impl Attempt {
                 let have = have + some(conn.try_recv(&mut answer[have..])).map_err(failed)?.unwrap_or(0);
                 if have == REPLY_BYTES {
                     let version = Reply::version_of(&answer);
-                    let reply = Reply::decode(&answer);
                     let foreign = |source: ReplyError| DialError::Foreign {
                         target: target.clone(),
                         source: source.into(),
                     };
-                    judge(reply.map_err(foreign)?, version, self.is_check, target)?;
+                    let reply = Reply::decode(&answer).map_err(foreign)?;
+                    judge(reply, version, &said, target)?;
                     conn.replied();
-                    return Ok(Step::Accepted(conn));
+                    return Ok(Step::Accepted(said.share(conn, reply)));
                 }
                 Line::Proven(conn, answer, have)
             }
         };
-        Ok(Step::GoesOn(Self { line, is_check: self.is_check }))
+        Ok(Step::GoesOn(Self { line, said }))
     }
+}
+
+impl Said {
+    /// The connection, once it is accepted.
+    fn share(self, mut conn: Conn, reply: Reply) -> Conn {
+        if let (Some(memory), Reply::AcceptedShared) = (self.memory, reply) {
+            conn.share(memory.taken(), self.reads);
+        }
+        conn
+    }
+}
+
+/// Memory to share with the other end, if that is wanted and the other end may be on this machine.
+fn offer(preamble: &Preamble, conn: &Conn) -> Option<Offered> {
+    if preamble.features & SHARES_MEMORY == 0 || !matches!(preamble.role, Role::Data | Role::DataBack) {
+        return None;
+    }
+    let made = conn.local_addr().and_then(|local| Offered::new(local, conn.peer_addr()?));
+    made.unwrap_or_else(|error| {
+        log::debug!("no memory to share was made: {error}");
+        None
+    })
 }
 
 /// How many bytes have come; `None` if there are none yet. The end of the stream is an error here.
@@ -171,14 +209,15 @@ fn some(received: io::Result<usize>) -> io::Result<Option<usize>> {
 }
 
 /// Judges the reply of somebody who speaks this version.
-fn judge(reply: Reply, version: u16, is_check: bool, target: &HostPort) -> Result<(), DialError> {
+fn judge(reply: Reply, version: u16, said: &Said, target: &HostPort) -> Result<(), DialError> {
     let target = target.clone();
     match reply {
         Reply::Accepted | Reply::AcceptedHere => Ok(()),
-        Reply::Refused(Refusal::NotExpected | Refusal::Full) if is_check => Ok(()),
+        Reply::AcceptedShared if said.memory.is_some() => Ok(()),
+        Reply::Refused(Refusal::NotExpected | Refusal::Full) if said.is_check => Ok(()),
         Reply::Refused(Refusal::UnsupportedVersion) => Err(DialError::Version { target, theirs: version }),
         Reply::Refused(reason) => Err(DialError::Refused { target, reason }),
-        Reply::GoOn => Err(DialError::Foreign { target, source: KnockError::Proof }),
+        Reply::GoOn | Reply::AcceptedShared => Err(DialError::Foreign { target, source: KnockError::Proof }),
     }
 }
 

@@ -26,8 +26,8 @@ use crate::{conn::Conn, sys::Interest};
 const SCRATCH_BYTES: std::ops::RangeInclusive<usize> = 32 << 10..=512 << 10;
 
 /// How far a read for a header, or for the rest of a frame in scratch memory, may reach beyond it. Small frames then
-/// come with one system call; of a large one this much is copied once more. Bytes that come in records are read ahead
-/// there.
+/// come with one system call; of a large one this much is copied once more. Bytes that come in records, or in shared
+/// memory, are read ahead there.
 const READ_AHEAD_BYTES: usize = 8 << 10;
 
 /// Most bytes of one receive into the caller's memory: bounds the time under a pass, and keeps the bytes in the cache
@@ -161,8 +161,7 @@ impl Shared {
     fn run(&self, connection: u16, scratch: Scratch) {
         let (conn, work) = (self.core.conn(connection), &self.works[usize::from(connection)]);
         work.attach();
-        let mut receiver =
-            Receiver { shared: self, conn, has_records: conn.suite().is_some(), scratch, work };
+        let mut receiver = Receiver { shared: self, conn, hands_out: !conn.is_plain(), scratch, work };
         loop {
             // The transfer of the frame under way is kept outside, so that it can be told of a failure in it.
             let mut transfer = None;
@@ -192,8 +191,8 @@ impl Shared {
 struct Receiver<'a> {
     shared: &'a Shared,
     conn: &'a Conn,
-    /// Bytes come over it in records, and may be taken from there.
-    has_records: bool,
+    /// Bytes come in records, or in memory that is shared, and may be taken from there.
+    hands_out: bool,
     scratch: Scratch,
     work: &'a Work,
 }
@@ -249,14 +248,14 @@ impl Receiver<'_> {
                 return Ok(header);
             }
             let (is_boundary, missing) = (buffered.is_empty(), FRAME_HEADER_BYTES - buffered.len());
-            if self.fill(if self.has_records { missing } else { READ_AHEAD_BYTES })? == 0 {
+            if self.fill(if self.hands_out { missing } else { READ_AHEAD_BYTES })? == 0 {
                 let place = if is_boundary { "between two frames" } else { "inside a frame header" };
                 return Err(Fault::new(FaultKind::Eof, format!("the peer closed the connection {place}")));
             }
         }
     }
 
-    /// Receives the payload piece by piece, through scratch memory or where it lies in a record.
+    /// Receives the payload piece by piece, through scratch memory or where it lies.
     fn fold(&mut self, header: &FrameHeader, transfer: &dyn Transfer) -> Result<Payload, Fault> {
         let (len, granule) = (header.len as usize, transfer.granule_bytes(header));
         if granule == 0 || granule > GRANULE_BYTES_MAX {
@@ -283,8 +282,8 @@ impl Receiver<'_> {
                 piece.len()
             };
             self.scratch.align();
-            let whole = if self.scratch.buffered().is_empty() && self.has_records {
-                self.take_from_record(header, take)?
+            let whole = if self.scratch.buffered().is_empty() && self.hands_out {
+                self.take_in_place(header, take)?
             } else {
                 let whole = take(self.scratch.buffered());
                 self.scratch.consume(whole);
@@ -295,21 +294,17 @@ impl Receiver<'_> {
                 return self.discard(header, len - done);
             }
             if whole == 0 {
-                // In records: one element, the parts of which are in two.
+                // Where it lies: one element, whose parts do not lie together.
                 let buffered = self.scratch.buffered().len();
                 let rest = len - done - buffered + READ_AHEAD_BYTES;
-                self.fill_or_eof(header, if self.has_records { granule - buffered } else { rest })?;
+                self.fill_or_eof(header, if self.hands_out { granule - buffered } else { rest })?;
             }
         }
         Ok(Payload::Landed(checksum.map(|checksum| checksum.value())))
     }
 
-    /// Hands authentic bytes to `take` where they lie in a record; returns how many of them it has taken.
-    fn take_from_record(
-        &self,
-        header: &FrameHeader,
-        take: impl FnOnce(&[u8]) -> usize,
-    ) -> Result<usize, Fault> {
+    /// Hands bytes to `take` where they lie; returns how many of them it has taken.
+    fn take_in_place(&self, header: &FrameHeader, take: impl FnOnce(&[u8]) -> usize) -> Result<usize, Fault> {
         match self.conn.recv_with(take) {
             Some(Ok(Some(count))) => {
                 self.count(count);
@@ -346,9 +341,9 @@ impl Receiver<'_> {
                 self.fill_or_eof(header, len - done + READ_AHEAD_BYTES)?;
                 continue;
             } else {
-                if self.has_records {
+                if self.hands_out {
                     // One system call waits and receives; no pass is held meanwhile.
-                    self.take_from_record(header, |_| 0)?;
+                    self.take_in_place(header, |_| 0)?;
                 }
                 match places.receive(self.conn) {
                     None => return self.discard(header, len - done),

@@ -104,8 +104,8 @@ pub trait Transfer: Send + Sync {
 
     /// The next piece of a [`Landing::Fold`] frame: the payload from byte `done` on. Pieces are whole elements
     /// ([`granule_bytes`](Self::granule_bytes)), come in order, and begin at an address divisible by 64 unless they lie
-    /// in a record. `false` says that the operation has stopped: the rest is thrown away, and neither `arrived` nor
-    /// `corrupt` will follow.
+    /// in a record or in shared memory. `false` says that the operation has stopped: the rest is thrown away, and
+    /// neither `arrived` nor `corrupt` will follow.
     ///
     /// With a checksum, pieces are folded before it is known to be good.
     fn fold(&self, header: &FrameHeader, done: usize, payload: &[u8]) -> bool;

@@ -65,7 +65,7 @@ const VAIN_RETRANSMITS: u8 = 3;
 pub struct Backlog {
     /// Frames that no connection has taken yet.
     pub queued_frames: usize,
-    /// Bytes in the kernel's send buffers that were not sent yet.
+    /// Bytes in the kernel's send buffers that were not sent yet, and in shared memory that were not taken yet.
     pub notsent_bytes: u64,
     /// Segments on their way that were not acknowledged yet.
     pub unacked_segments: u64,
@@ -240,7 +240,9 @@ impl OutLink {
         let queued_frames = self.queued_frames();
         let mut backlog = Backlog { queued_frames, ..Backlog::default() };
         for connection in 0..self.shared.core.connections() as u16 {
-            if let Ok(info) = self.shared.core.conn(connection).info() {
+            let conn = self.shared.core.conn(connection);
+            backlog.notsent_bytes += conn.untaken_bytes() as u64;
+            if let Ok(info) = conn.info() {
                 backlog.notsent_bytes += u64::from(info.notsent_bytes);
                 backlog.unacked_segments += u64::from(info.unacked_segments);
                 backlog.rtt_us_max = backlog.rtt_us_max.max(info.rtt_us);

@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
@@ -13,14 +13,18 @@ use std::{
 };
 
 use tinysockets::{
+    acceptor::{AcceptLimits, Acceptor, Incoming},
+    address::HostPort,
     conn::Conn,
+    dial::dial_with_preamble,
     handshake::{Door, Heard, Knock, KnockError, Visit},
     key::RunKey,
     link::{
         Directory, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents, LinkFault,
         Lookup, OpKey, OutConfig, OutLink, Outgoing, Place, Transfer, Violation,
     },
-    preamble::{Preamble, Role},
+    listener::Listener,
+    preamble::{Preamble, Role, SHARES_MEMORY},
     seal::Seal,
 };
 
@@ -81,16 +85,51 @@ pub fn seals() -> (Seal, Seal) {
     (*near, *far)
 }
 
-/// Pairs of connections, with records or without.
-pub fn conn_pairs(count: usize, sealed: bool) -> (Vec<Conn>, Vec<Conn>) {
+/// How the bytes of a connection travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Plain,
+    Sealed,
+    Shared,
+    SharedWithKey,
+}
+
+impl Way {
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Sealed, Self::Shared, Self::SharedWithKey];
+}
+
+/// Pairs of connections, of which the first ones send.
+pub fn conn_pairs(count: usize, way: Way) -> (Vec<Conn>, Vec<Conn>) {
+    if matches!(way, Way::Shared | Way::SharedWithKey) {
+        let key = (way == Way::SharedWithKey).then(|| RunKey::from_bytes([0x5e; 32]));
+        return (0..count).map(|_| shared_pair(Role::Data, key.as_ref())).unzip();
+    }
     let (ones, others) = socket_pairs(count);
     let (mut ones, mut others) = (conns(ones), conns(others));
-    for (one, other) in ones.iter_mut().zip(&mut others).filter(|_| sealed) {
+    for (one, other) in ones.iter_mut().zip(&mut others).filter(|_| way == Way::Sealed) {
         let (near, far) = seals();
         one.protect(near);
         other.protect(far);
     }
     (ones, others)
+}
+
+/// A connection whose bytes go through memory: the end that has dialed, and the other one.
+pub fn shared_pair(role: Role, key: Option<&RunKey>) -> (Conn, Conn) {
+    let soon = Instant::now() + PATIENCE;
+    let (sender, accepted) = crossbeam_channel::unbounded();
+    let listener = Listener::bind(Some(Ipv4Addr::LOCALHOST.into()), 0, 1).expect("loopback");
+    let handler = move |incoming: Incoming| drop(incoming.accept_sharing().map(|conn| sender.send(conn)));
+    let lock = key.cloned().map(Into::into);
+    let listeners = vec![(Role::Data, listener)];
+    let acceptor =
+        Acceptor::spawn(listeners, AcceptLimits::default(), lock, Box::new(handler)).expect("a thread");
+    let target = HostPort::new("127.0.0.1", acceptor.local_port(0).expect("bound"));
+    let preamble = Preamble { features: SHARES_MEMORY, ..Preamble::new(role) };
+    let near = dial_with_preamble(&target, &preamble, key.map(RunKey::secret), soon).expect("accepted");
+    let far = accepted.recv_timeout(PATIENCE).expect("accepted");
+    assert!(near.is_shared() && far.is_shared(), "both ends are on this machine");
+    (near, far)
 }
 
 /// The checksum of a payload.

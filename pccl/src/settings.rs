@@ -172,6 +172,12 @@ pccl_settings::settings! {
         []
         frame_checksums: FrameChecksums = FrameChecksums::Automatic,
             by (checksums: FrameChecksums => checksums);
+        /// Tensors go to another process of this machine, and of this user, through memory that both share, instead of
+        /// through TCP: 2 MiB for each connection. Both have to want it, and to see each other's processes (`/proc`);
+        /// otherwise they do without. Also in a run with a key: what does not leave the machine is not encrypted then.
+        /// Default true.
+        []
+        shared_memory: bool = true, by (share: bool => share);
         /// Directory to which the flight recorder writes its file when something fails. Default: the environment
         /// variable `PCCL_FLIGHT_DIR`; if that is not set either, nothing is written.
         [form = "DIR", variable = Some("PCCL_FLIGHT_DIR")]

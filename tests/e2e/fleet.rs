@@ -225,7 +225,7 @@ impl Fleet {
     #[track_caller]
     fn await_departures(&mut self) {
         let deadline = Instant::now() + WATCHDOG;
-        let key = crate::run_key();
+        let key = &self.config.run_key;
         while !self.departed.is_empty() {
             let status = pccl_master::query_status(&self.address, key.as_ref(), WATCHDOG).expect("a status");
             let is_there =
@@ -360,7 +360,7 @@ impl Fleet {
     #[track_caller]
     pub(crate) fn await_status(&self, words: &str) -> String {
         let deadline = Instant::now() + WATCHDOG;
-        let key = crate::run_key();
+        let key = &self.config.run_key;
         loop {
             let status = pccl_master::query_status(&self.address, key.as_ref(), WATCHDOG);
             // One that is asked again and again may refuse a connection.

@@ -29,7 +29,7 @@ fn keyed() -> MasterConfig {
 #[test]
 fn reduces_syncs_and_probes_go_over_records() {
     for peers in [2, 4] {
-        let mut fleet = Fleet::with(keyed(), peers, &[]);
+        let mut fleet = Fleet::with(keyed(), peers, &["shared=0"]);
         assert!(fleet[0].log().contains("(run key, "), "{}", fleet[0].log());
         for spec in [Spec::sum(1000, 1), Spec::sum(3_000_000, 2), Spec::sum(700_001, 3)] {
             fleet.reduce(spec);

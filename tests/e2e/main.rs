@@ -39,6 +39,7 @@ mod rogue;
 mod scale;
 mod segments;
 mod semantics;
+mod shared_memory;
 mod sites;
 mod standby;
 mod state;

@@ -19,7 +19,7 @@ const MEASURED: Duration = Duration::from_secs(6);
 
 pub(crate) fn run(command: &str, args: &Args) -> Result<(), Box<dyn Error>> {
     for &peers in &args.peers {
-        let setup = Setup { keyed: Some(args.wire), ..Setup::here(args, peers) };
+        let setup = Setup { keyed: Some(args.wire.unwrap_or_default()), ..Setup::here(args, peers) };
         let (mut fleet, other) = (Fleet::start(setup)?, Fleet::start(setup)?);
         println!(
             "\n{peers} peers, operations/s\n{:<14}{:>10}{:>14}{:>16}{:>14}{:>16}",

@@ -42,7 +42,7 @@ pub(crate) fn serve(listen: &str, args: &Args) -> Result<(), Box<dyn Error>> {
     let master = Master::launch(MasterConfig {
         listen: listen.to_owned(),
         insecure: true,
-        wire: args.wire,
+        wire: args.wire.unwrap_or_default(),
         journal: args.journal.clone(),
         accept_standbys: args.accept_standbys,
         standby_of: args.standby_of.clone(),
@@ -57,15 +57,20 @@ pub(crate) fn serve(listen: &str, args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// A peer. Runs until the parent closes the input.
-pub(crate) fn run(master: &str, peers: usize, checksums: bool, pool: u16) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let peers = args.peers[0];
     let listener = TcpListener::bind("0.0.0.0:0")?;
     say(&listener.local_addr()?.port().to_string())?;
     let mut lines = io::stdin().lock().lines();
     let next = lines.next().ok_or("the parent is gone")??;
     let plain = PlainRing::connect(&listener, &next)?;
-    let checksums = if checksums { FrameChecksums::Always } else { FrameChecksums::Automatic };
-    let comm =
-        Communicator::builder(master).first_ports(0, 0).pool_size(pool).frame_checksums(checksums).build()?;
+    let checksums = if args.checksums { FrameChecksums::Always } else { FrameChecksums::Automatic };
+    let comm = Communicator::builder(&args.master)
+        .first_ports(0, 0)
+        .pool_size(args.pool)
+        .frame_checksums(checksums)
+        .shared_memory(!args.tcp)
+        .build()?;
     comm.connect()?;
     comm.wait_for_world(peers, Some(PATIENCE))?;
     say("ready")?;

@@ -35,6 +35,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) lab: Option<&'a Lab>,
     pub(crate) peers: usize,
     pub(crate) checksums: bool,
+    /// They share no memory.
+    pub(crate) tcp: bool,
     /// Connections of each edge; 0: automatic.
     pub(crate) pool: u16,
     /// The run has a key, and its tensors travel so.
@@ -59,9 +61,9 @@ pub(crate) enum Memory {
 impl<'a> Setup<'a> {
     /// Peers on this machine, without a key, and a master that nothing outlives.
     pub(crate) fn here(args: &'a Args, peers: usize) -> Self {
-        let Args { checksums, pool, optimize, .. } = *args;
+        let Args { checksums, tcp, pool, optimize, .. } = *args;
         let (memory, program) = (Memory::Nothing, args.peer.as_deref());
-        Self { lab: None, peers, checksums, pool, keyed: None, memory, optimize, program }
+        Self { lab: None, peers, checksums, tcp, pool, keyed: None, memory, optimize, program }
     }
 }
 
@@ -135,7 +137,7 @@ impl Drop for Journal {
 impl Fleet {
     /// Starts the processes and connects them.
     pub(crate) fn start(setup: Setup<'_>) -> Result<Self, Box<dyn Error>> {
-        let Setup { lab, peers, checksums, pool, keyed, memory, optimize, program } = setup;
+        let Setup { lab, peers, checksums, tcp, pool, keyed, memory, optimize, program } = setup;
         let own = std::env::current_exe()?;
         let journal = (memory == Memory::Journal).then(Journal::create).transpose()?;
         let key = keyed.map(|_| RunKey::generate()).transpose()?;
@@ -165,6 +167,7 @@ impl Fleet {
         let mut arguments = vec!["--child".to_owned(), "--master".to_owned(), listens.clone()];
         arguments.extend(["--peers".to_owned(), peers.to_string(), "--pool".to_owned(), pool.to_string()]);
         arguments.extend(checksums.then(|| "--checksums".to_owned()));
+        arguments.extend(tcp.then(|| "--tcp".to_owned()));
         let program = program.map_or_else(|| own.clone(), Path::to_owned);
         let peer = Recipe { program, key, arguments };
         let started = (0..peers).map(|host| Ok(Member { host, process: peer.start(lab, host)? }));

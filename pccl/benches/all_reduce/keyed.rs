@@ -10,10 +10,18 @@ use pccl_testkit::lab::Lab;
 use std::error::Error;
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    println!("wire mode {}; time and processor time: of the same operation without a key = 1", args.wire);
+    println!(
+        "wire mode {}; time and processor time: of the same operation without a key = 1",
+        args.wire.unwrap_or_default()
+    );
     let Some(program) = &args.wan else {
         for &peers in &args.peers {
-            compare(args, Setup::here(args, peers), &format!("{peers} peers"), turns::sizes(args))?;
+            compare(
+                args,
+                Setup { tcp: true, ..Setup::here(args, peers) },
+                &format!("{peers} peers"),
+                turns::sizes(args),
+            )?;
         }
         return Ok(());
     };
@@ -27,6 +35,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn compare(args: &Args, plain: Setup<'_>, name: &str, sizes: turns::Sizes) -> Result<(), Box<dyn Error>> {
-    let keyed = Setup { keyed: Some(args.wire), ..plain };
+    let keyed = Setup { keyed: Some(args.wire.unwrap_or_default()), ..plain };
     turns::compare((plain, keyed), args.rounds, (name, "with key"), sizes)
 }

@@ -20,6 +20,7 @@ mod plain_ring;
 mod replace;
 mod schedules;
 mod several;
+mod shared;
 mod sites;
 mod turns;
 mod wan;
@@ -54,6 +55,13 @@ struct Args {
     /// Measures what checksums cost instead, for operations of these sizes, in place.
     #[arg(long)]
     checked: bool,
+    /// Peers of one machine share no memory: tensors go through TCP.
+    #[arg(long)]
+    tcp: bool,
+    /// Measures what shared memory is worth instead, beside TCP, for operations of these sizes, in place; with
+    /// `--wire` in a run with a key.
+    #[arg(long)]
+    shared: bool,
     /// Bytes of each large measurement, in MiB: smaller operations are repeated.
     #[arg(long, default_value_t = 512)]
     volume_mib: usize,
@@ -103,9 +111,9 @@ struct Args {
     /// Measures instead what this number of masters cost that stand by on this machine.
     #[arg(long, value_name = "N", conflicts_with = "journaled")]
     standbys: Option<usize>,
-    /// With `--keyed`: how tensors travel in the run with a key.
-    #[arg(long, default_value_t)]
-    wire: WireMode,
+    /// With `--keyed` or `--shared`: how tensors travel in the run with a key.
+    #[arg(long)]
+    wire: Option<WireMode>,
     /// Measures several tensors instead, in one operation and in several ones in flight, beside one operation of the
     /// same bytes.
     #[arg(long)]
@@ -152,7 +160,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return child::serve(listen, &args);
     }
     if args.child {
-        return child::run(&args.master, args.peers[0], args.checksums, args.pool);
+        return child::run(&args);
     }
     if let Some(program) = args.wan.as_ref().filter(|_| args.moving) {
         return moving::run(program, &args);
@@ -174,6 +182,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if args.checked {
         return checked::run(&args);
+    }
+    if args.shared {
+        return shared::run(&args);
     }
     if args.keyed {
         return keyed::run(&args);

@@ -234,6 +234,11 @@ impl Conductor {
     fn start_link(&mut self, shared: &Arc<Shared>, side: Side, conns: Vec<Conn>) {
         let name = side.edge.name();
         let links = &shared.operations.links;
+        let in_memory = conns.iter().filter(|conn| conn.is_shared()).count();
+        if in_memory > 0 {
+            let EdgeName { from, to, .. } = self.edge_name(side.is_out, name);
+            log::debug!("edge {from} -> {to}: {in_memory} of {} connections through memory", conns.len());
+        }
         let started = match side.is_out {
             true => self.start_out(shared, side, conns).map(|link| links.add_out(name, link)),
             false => self.start_in(shared, side, conns).map(|link| links.add_in(name, link)),

@@ -24,7 +24,7 @@ use tinysockets::{
     key::SecretKey,
     link::{MAX_AUTOMATIC_CONNECTIONS, ROUND_TRIP_PER_CONNECTION, Tuned, tune_data_socket},
     place::Place,
-    preamble::Preamble,
+    preamble::{Preamble, SHARES_MEMORY},
     throttle::{Crowd, Network},
 };
 
@@ -48,6 +48,7 @@ pub(crate) fn dial(
     let edge = side.edge;
     let preamble = Preamble {
         security: me.wire.security(),
+        features: if config.settings.shared_memory { SHARES_MEMORY } else { 0 },
         run: me.run.0,
         from: me.peer.0,
         to: edge.peer,

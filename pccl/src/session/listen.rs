@@ -143,7 +143,11 @@ fn answer(shared: &Arc<Shared>, incoming: Incoming, lines: &mut Lines<Instant>) 
             return incoming.refuse(refusal);
         }
     };
-    let conn = match incoming.accept() {
+    let taken = match shared.config.settings.shared_memory {
+        true => incoming.accept_sharing(),
+        false => incoming.accept(),
+    };
+    let conn = match taken {
         Ok(conn) => conn,
         Err(error) => return log::debug!("connection from {remote} broke during the preamble: {error}"),
     };

@@ -106,6 +106,7 @@ fn set(builder: Builder, setting: &str) -> Result<Builder, String> {
         "formed" => builder.formed_groups(number(value)? > 0),
         "alone" => builder.world_of_one(number(value)? > 0),
         "strict" => builder.strict_ports(number(value)? > 0),
+        "shared" => builder.shared_memory(number(value)? > 0),
         "outbound" => builder.outbound_only(number(value)? > 0),
         "host" => builder.advertised_host(value),
         "ports" => {

@@ -56,7 +56,7 @@ impl Clients {
             let imported = clients.python().args(["-c", "import numpy"]).output();
             succeed(imported, "--python-peers needs a Python that has numpy, see --python")?;
         }
-        let library = library()?;
+        let library = pccl_testkit::library::build(root())?.join("libpccl.so");
         if clients.c_peers > 0 {
             compile(&library, &clients.c_program)?;
         }
@@ -125,18 +125,6 @@ fn root() -> &'static Path {
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients")
-}
-
-/// Builds the shared library with what this program was built with, and says where it is.
-fn library() -> io::Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--profile", if cfg!(debug_assertions) { "test" } else { "release" }]);
-    command.args(["-p", "pccl-capi", "-p", "pccl-master", "--message-format", "json"]).current_dir(root());
-    let output = succeed(command.output(), "peers in C and Python need libpccl.so")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let file = text.split('"').find(|part| part.ends_with("/libpccl.so"));
-    file.map(PathBuf::from).ok_or_else(|| io::Error::other("cargo names no libpccl.so"))
 }
 
 /// Compiles the peer in C. Floats must round as the source says: nothing is contracted.

@@ -3,7 +3,7 @@
 use std::{
     io::Write,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::OnceLock,
 };
 
@@ -20,27 +20,15 @@ pub(crate) enum Language {
     Cpp17,
 }
 
-/// Directory with `libpccl.so`, `libpccl.a` and `pccl-master`, built with what the tests themselves were built with:
-/// all that goes into them is there already. The output of cargo is shown meanwhile, although a test is under way.
+/// Directory with `libpccl.so`, `libpccl.a` and `pccl-master`, built once for all tests here. The output of cargo is
+/// shown meanwhile, although a test is under way.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         // Not by eprintln, which the harness of tests keeps to itself.
         let told = writeln!(std::io::stderr(), "building what these tests link and start:");
         told.expect("stderr is there");
-        let output = Command::new(cargo)
-            .args(["build", "--profile", if cfg!(debug_assertions) { "test" } else { "release" }])
-            .args(["-p", "pccl-capi", "-p", "pccl-master", "--message-format", "json"])
-            .current_dir(root())
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("cargo runs");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "the library is not built, for the reasons above:\n{text}");
-        let file = text.split('"').find(|part| part.ends_with("/libpccl.so"));
-        let file = file.unwrap_or_else(|| panic!("cargo names no libpccl.so:\n{text}"));
-        Path::new(file).parent().expect("an absolute path").to_owned()
+        pccl_testkit::library::build(root()).expect("the library")
     })
 }
 

@@ -301,8 +301,8 @@ fn every_kind_leaves_on_devices_what_it_leaves_on_the_host() {
     let standin = Standin::load().expect("the stand-in");
     let of = |schedule: Schedule| -> Vec<Case> {
         let sizes: &[usize] = match schedule {
-            Schedule::Automatic => &[0, 7, 5_001, 300_001],
-            Schedule::Ring => &[7, 600_001],
+            Schedule::Automatic => &[0, 7, 300_001],
+            Schedule::Ring => &[600_001],
             _ => &[300_001],
         };
         let one = |kind| sizes.iter().map(move |size| case(kind, DataType::Float32, *size, schedule));
@@ -321,10 +321,13 @@ fn every_kind_leaves_on_devices_what_it_leaves_on_the_host() {
 fn every_type_of_elements_can_be_on_a_device() {
     let standin = Standin::load().expect("the stand-in");
     let mut cases = Vec::new();
-    for data_type in DataType::ALL {
-        for kind in KINDS {
-            if kind != Kind::Weighted || is_float(data_type) {
-                cases.push(case(kind, data_type, 2_003, Schedule::default()));
+    for (type_at, data_type) in DataType::ALL.into_iter().enumerate() {
+        for (kind_at, kind) in KINDS.into_iter().enumerate() {
+            if kind == Kind::Weighted && !is_float(data_type) {
+                continue;
+            }
+            cases.push(case(kind, data_type, 2_003, Schedule::default()));
+            if (type_at + kind_at) % 3 == 0 {
                 // More than what is waited for as one, of elements of eight bytes.
                 cases.push(Case { op: ReduceOp::Avg, ..case(kind, data_type, 140_003, Schedule::Ring) });
             }
@@ -339,13 +342,14 @@ fn every_kind_is_quantised_on_devices_as_on_the_host() {
     let affine = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
     let min_max = Quantisation::new(Scheme::MinMax(DataType::Uint8));
     let mut cases = Vec::new();
-    for quantisation in [affine, affine.stochastic(5), min_max, Quantisation::new(Scheme::CastBf16)] {
-        for kind in KINDS.into_iter().filter(|kind| kind.may_be_quantised()) {
-            for schedule in [Schedule::Ring, Schedule::Pairwise] {
-                for elements in [1_001, 150_003] {
-                    let quantisation = Some(quantisation);
-                    cases.push(Case { quantisation, ..case(kind, DataType::Float32, elements, schedule) });
-                }
+    for (at, quantisation) in
+        [affine, affine.stochastic(5), min_max, Quantisation::new(Scheme::CastBf16)].into_iter().enumerate()
+    {
+        for (kind_at, kind) in KINDS.into_iter().filter(|kind| kind.may_be_quantised()).enumerate() {
+            for (schedule_at, schedule) in [Schedule::Ring, Schedule::Pairwise].into_iter().enumerate() {
+                let elements = if (at + kind_at + schedule_at) % 3 == 0 { 150_003 } else { 1_001 };
+                let quantisation = Some(quantisation);
+                cases.push(Case { quantisation, ..case(kind, DataType::Float32, elements, schedule) });
             }
         }
     }

@@ -7,7 +7,8 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
-MASTER_PROGRAM = os.path.join(TARGET, "release", "pccl-master")
+# Another build of it: PCCL_MASTER_PROGRAM.
+MASTER_PROGRAM = os.environ.get("PCCL_MASTER_PROGRAM", os.path.join(TARGET, "release", "pccl-master"))
 PEER_PROGRAM = os.path.join(TARGET, "release", "examples", "train_digits")
 
 MASTER_PORT, STATE_PORT, P2P_PORT = 48148, 48149, 48150

@@ -4,7 +4,7 @@ use crate::{Logging, Summary, fresh, rng::Rng, run, run_world, swarm::Model, wor
 use pccl_master::state::MasterState;
 
 /// Seeds of an ordinary run.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 75;
 /// Of a hundred turns of the master it dies after this number.
 const PERCENT: u64 = 10;
 

@@ -3,6 +3,7 @@
 //! * [`barrier`]: threads of a test meet, or the test fails.
 //! * [`directory`]: directories of tests.
 //! * [`lab`]: hosts that are far apart, on one machine.
+//! * [`library`]: libpccl, as a test links it.
 //! * [`ports`]: ports for programs that cannot be asked for theirs.
 //! * [`process`]: processes that are told and asked by lines, stopped and killed.
 //! * [`random`]: small seeded generators.
@@ -11,12 +12,13 @@
 //! * [`usage`]: what a process has used of its machine.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `training`, `barrier`,
-//! `directory`, `lab`, `ports`, `process`, `random`, `standin`, `usage`.
+//! `directory`, `lab`, `library`, `ports`, `process`, `random`, `standin`, `usage`.
 #![deny(unsafe_code)]
 
 pub mod barrier;
 pub mod directory;
 pub mod lab;
+pub mod library;
 pub mod ports;
 #[allow(unsafe_code)]
 pub mod process;

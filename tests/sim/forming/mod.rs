@@ -410,7 +410,7 @@ fn formings() {
         println!("{:?}", run(seed, true));
         return;
     }
-    let seeds = crate::number("PCCL_SIM_SEEDS").unwrap_or(400).min(60_000);
+    let seeds = crate::number("PCCL_SIM_SEEDS").unwrap_or(150).min(60_000);
     let mut all = Sums::default();
     for seed in 0..seeds {
         let sums = std::panic::catch_unwind(|| run(seed, false)).unwrap_or_else(|cause| {

@@ -2,8 +2,8 @@
 //!
 //! The connection between the two stays what it is: it says who is there, it wakes the one that waits (a byte on it
 //! means nothing but "look again"), and its end is the end of the stream. So everything else treats a stream in memory
-//! as it treats a socket, and a process that dies is noticed as before. The memory is a ring of bytes ([`Writer`],
-//! [`Reader`]), which lies in a [`Region`] without a name in any file system.
+//! as it treats a socket, and a process that dies is noticed as before. The memory is a ring of bytes (`Writer`,
+//! `Reader`), which lies in a `Region` without a name in any file system.
 //!
 //! The end that dials makes the region if both ends of the connection have the same address, and says in its preamble
 //! where the other one finds it: a descriptor of its process ([`Offer`]). Only a process of the same user can open

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const KNOWN: &[(&str, &[&str])] = &[
     // The facts of a group and of a peer have parts of each of these rooms, whose rules read both.
     ("master/src/state", &["groups", "membership", "operations", "optimise", "shared_state"]),
-    ("pccl/src/collective", &["algorithm", "op", "operations", "table"]),
+    ("pccl/src/collective", &["op", "operations", "table"]),
     ("pccl/src/state", &["ahead", "fetch", "lane", "loan", "server", "sync", "syncs"]),
 ];
 

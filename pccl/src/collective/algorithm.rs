@@ -1,6 +1,6 @@
 //! The algorithm by which an attempt goes: the program that this rank carries out.
 
-use super::{calls::shape_of, table::Slot};
+use super::{calls::shape_of, slot::Slot};
 use parking_lot::Mutex;
 use pccl_protocol::{Algorithm, Collective, CollectiveKind, Descriptor, GroupEpoch, Pair, PartDescriptor};
 use pccl_schedule::{FRAME_BYTES, Ownership, Plan, Program, Shape, frame_bytes};

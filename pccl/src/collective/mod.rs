@@ -9,6 +9,7 @@ pub(crate) mod op;
 pub(crate) mod operations;
 pub(crate) mod progress;
 pub(crate) mod runs;
+mod slot;
 pub(crate) mod table;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Which attempts are under way: how a link's threads find the operation of a frame, and how packets of the master find
 //! theirs.
 
-use super::{attempt::Attempt, op::Op};
+use super::{attempt::Attempt, op::Op, slot::Slot};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Tag};
 use std::{
@@ -30,19 +30,6 @@ struct Inner {
 struct Entry {
     op: Weak<Op>,
     attempt: Arc<Attempt>,
-}
-
-/// Ring and identity for a new attempt.
-#[derive(Debug, Clone)]
-pub(crate) struct Slot {
-    pub(crate) id: OpId,
-    /// The peers that take part, by rank.
-    pub(crate) ring: Vec<PeerId>,
-    pub(crate) rank: usize,
-    /// How data may travel.
-    pub(crate) paths: Paths,
-    /// The ring of the whole group.
-    pub(crate) plan: Arc<GroupPlan>,
 }
 
 impl Inner {

@@ -335,6 +335,9 @@ fn split(world: &World, counts: Option<&[u64]>, own: usize, all: usize) -> Resul
         let fits = ranks > 0 && own.checked_mul(ranks) == Some(all);
         return match u32::try_from(ranks).ok().filter(|_| fits) {
             Some(ranks) => Ok(Split::Equal(ranks)),
+            None if all == 0 => refuse(format!(
+                "0 elements are not one part of {own} for each rank: is the buffer for all of them missing?"
+            )),
             None => refuse(format!("{all} elements are not one part of {own} for each rank")),
         };
     };
@@ -404,7 +407,7 @@ mod tests {
         assert_eq!(split(&world(0), None, 0, 0), Ok(Split::Equal(3)));
         refused(split(&world(0), None, 4, 13), "not one part of 4");
         refused(split(&world(0), None, 0, 13), "not one part of 0");
-        refused(split(&world(0), None, 4, 0), "not one part of 4");
+        refused(split(&world(0), None, 4, 0), "missing?");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::{
     sys::{self, Interest, PollEntry, Readiness, TcpInfo},
 };
 use sealed::Sealed;
-use shared::{Bell, Shared};
+use shared::{Doorbell, Shared};
 
 /// After so long without bytes the system asks the other end whether it is there. The question and its answer are two
 /// empty packets, which keep firewalls and address translators on the way from forgetting the connection: few of them
@@ -113,8 +113,8 @@ impl Conn {
     }
 
     /// The connection beneath, which wakes the other end.
-    fn bell(&self) -> Bell<'_> {
-        Bell { fd: self.fd(), sealed: self.sealed.as_deref() }
+    fn doorbell(&self) -> Doorbell<'_> {
+        Doorbell { fd: self.fd(), sealed: self.sealed.as_deref() }
     }
 
     /// The reply to the preamble has been sent, or received: the bytes that follow travel as the [mode](WireMode) says,
@@ -181,7 +181,7 @@ impl Conn {
         fill: impl FnMut(usize, &mut [u8]),
     ) -> Option<io::Result<usize>> {
         match (&self.shared, &self.sealed) {
-            (Some(shared), _) => Some(shared.try_send(&self.bell(), at_most, fill)),
+            (Some(shared), _) => Some(shared.try_send(&self.doorbell(), at_most, fill)),
             (None, Some(sealed)) => Some(sealed.try_send(self.fd(), at_most, fill)),
             (None, None) => None,
         }
@@ -208,7 +208,7 @@ impl Conn {
         take: impl FnOnce(&[u8]) -> usize,
     ) -> Option<io::Result<Option<usize>>> {
         match (&self.shared, &self.sealed) {
-            (Some(shared), _) => Some(shared.recv(&self.bell(), dont_wait, take)),
+            (Some(shared), _) => Some(shared.recv(&self.doorbell(), dont_wait, take)),
             (None, Some(sealed)) => Some(sealed.recv(self.fd(), dont_wait, take)),
             (None, None) => None,
         }

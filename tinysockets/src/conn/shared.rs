@@ -22,27 +22,27 @@ pub(super) enum Shared {
 }
 
 /// The connection, of which each byte says "look again".
-pub(super) struct Bell<'a> {
+pub(super) struct Doorbell<'a> {
     pub(super) fd: BorrowedFd<'a>,
     pub(super) sealed: Option<&'a Sealed>,
 }
 
-impl Bell<'_> {
+impl Doorbell<'_> {
     /// Wakes the other end.
-    fn ring(&self) -> io::Result<()> {
-        let rung = match self.sealed {
+    fn wake(&self) -> io::Result<()> {
+        let sent = match self.sealed {
             None => sys::send(self.fd, &[0], true),
             Some(sealed) => sealed.try_send(self.fd, 1, |_, byte| byte.fill(0)),
         };
-        match rung {
+        match sent {
             // It has more to hear than it can take.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            rung => rung.map(|_| ()),
+            sent => sent.map(|_| ()),
         }
     }
 
     /// Takes wake-ups; waits for one unless that is not wanted. `false`: the other end is gone.
-    fn hear(&self, dont_wait: bool) -> io::Result<bool> {
+    fn drain(&self, dont_wait: bool) -> io::Result<bool> {
         match self.sealed {
             None => sys::recv(self.fd, &mut [0; WAKES], dont_wait).map(|count| count > 0),
             Some(sealed) => sealed.recv(self.fd, dont_wait, <[u8]>::len).map(|count| count.is_some()),
@@ -62,20 +62,20 @@ impl Shared {
     /// As [`Conn::try_send_with`](super::Conn::try_send_with).
     pub(super) fn try_send(
         &self,
-        bell: &Bell<'_>,
+        doorbell: &Doorbell<'_>,
         at_most: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> io::Result<usize> {
         let Self::Writes(writer) = self else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut writer = writer.lock();
         loop {
-            let count = writer.write(at_most, &mut fill, || bell.ring())?;
+            let count = writer.write(at_most, &mut fill, || doorbell.wake())?;
             if count > 0 || at_most == 0 {
                 return Ok(count);
             }
             if writer.waits()? {
                 // A wake-up from before would end the wait at once.
-                return match bell.hear(true) {
+                return match doorbell.drain(true) {
                     Ok(true) => continue,
                     Ok(false) => Err(io::ErrorKind::BrokenPipe.into()),
                     Err(error) => Err(error),
@@ -88,18 +88,18 @@ impl Shared {
     /// end that writes nothing arrives but wake-ups, and the end of the stream.
     pub(super) fn recv(
         &self,
-        bell: &Bell<'_>,
+        doorbell: &Doorbell<'_>,
         dont_wait: bool,
         take: impl FnOnce(&[u8]) -> usize,
     ) -> io::Result<Option<usize>> {
         let Self::Reads(reader) = self else {
-            while bell.hear(dont_wait)? {}
+            while doorbell.drain(dont_wait)? {}
             return Ok(None);
         };
         let mut reader = reader.lock();
         while reader.unread()? == 0 {
             if reader.waits()? {
-                match bell.hear(dont_wait) {
+                match doorbell.drain(dont_wait) {
                     Ok(true) => {}
                     // Bytes from before the end are there.
                     Ok(false) if reader.unread()? == 0 => return Ok(None),
@@ -109,10 +109,10 @@ impl Shared {
             }
         }
         // If the writer is gone, that is heard once everything is read.
-        reader.read(take, || bell.ring().or(Ok(()))).map(Some)
+        reader.read(take, || doorbell.wake().or(Ok(()))).map(Some)
     }
 
-    /// Whether there are bytes to be received.
+    /// Whether there are bytes to be received. If not, the connection is readable as soon as there are.
     pub(super) fn has_bytes(&self) -> bool {
         match self {
             Self::Writes(_) => false,

@@ -148,7 +148,7 @@ fn neither_output_has_to_be_read() {
     let start = Instant::now();
     while TcpStream::connect(address).is_err() {
         assert!(start.elapsed() < PATIENCE, "it does not listen");
-        thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     let (mut client, _) = Client::register(address, 0);
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
@@ -498,7 +498,7 @@ fn who_took_over_and_is_not_known_finds_out_that_another_one_acts() {
     let began = Instant::now();
     while !slow.has_ended() {
         assert!(began.elapsed() < PATIENCE, "it waits for those who know another one");
-        thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     let error = slow.wait().expect_err("it is none any more").to_string();
     assert!(error.contains(&format!("has taken over in term {term}")), "{error}");

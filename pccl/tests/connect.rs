@@ -32,7 +32,7 @@ fn answered(answer: &[u8], patience: Duration) -> (Error, usize) {
         listener.set_nonblocking(true).expect("a setting");
         while !connects.is_finished() {
             let Ok((mut stream, _)) = listener.accept() else {
-                std::thread::yield_now();
+                pccl_testkit::barrier::look_again();
                 continue;
             };
             stream.set_nonblocking(false).expect("a setting");

@@ -354,7 +354,7 @@ fn frames_of_a_forming_that_is_over_are_dropped() {
     let aborted = reduce_both([&a, &b], COUNT, 10.0, |handles| {
         while gate.held.load(Ordering::SeqCst) == 0 {
             assert!(handles.iter().all(|handle| !handle.is_done()));
-            thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
         handles[0].abort();
     });

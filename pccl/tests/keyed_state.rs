@@ -170,7 +170,7 @@ fn loans_are_fetched_by_the_same_digests() {
                 .global
                 == 0
             {
-                thread::yield_now();
+                pccl_testkit::barrier::look_again();
             }
             let comm = peer(&address);
             let mut state = state_of(&mut empty, 0);
@@ -185,7 +185,7 @@ fn loans_are_fetched_by_the_same_digests() {
         while comm.world().global_size < 2 {
             let wait = || {
                 while !comm.are_peers_pending().expect("an answer") {
-                    thread::yield_now();
+                    pccl_testkit::barrier::look_again();
                 }
             };
             comm.lend_state(&state, wait).expect("lent");

@@ -43,7 +43,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !done() {
         assert!(start.elapsed() < PATIENCE, "{what}");
-        thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
 }
 

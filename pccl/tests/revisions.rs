@@ -71,7 +71,7 @@ fn two_fresh_peers_in_the_loop_of_the_library_go_on_from_what_the_third_brings()
                     comm.wait_for_world(2, Some(PATIENCE)).expect("two are there");
                     // They make no step before the third has said what it brings.
                     while comm.status().expect("a status").peers.len() < 3 {
-                        thread::yield_now();
+                        pccl_testkit::barrier::look_again();
                     }
                     let mut trainer = Trainer { weights: vec![0.0; 100], revision: 0 };
                     train(&comm, &mut trainer, 1005)
@@ -85,7 +85,7 @@ fn two_fresh_peers_in_the_loop_of_the_library_go_on_from_what_the_third_brings()
         comm.offer_resume(&state);
         // The first two let each other in, and nobody the third.
         while !two_are_in(&master) {
-            thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
         let trained = train(&comm, &mut trainer, 1005).expect("goes on");
         assert_eq!(trained, (1000..=1005).collect::<Vec<_>>());

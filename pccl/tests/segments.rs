@@ -137,7 +137,7 @@ fn who_leaves_between_segments_is_in_the_average_of_those_before_only() {
         scope.spawn(move || {
             // Three segments, and how all cut.
             while decided(leaver, dir) < 4 {
-                thread::yield_now();
+                pccl_testkit::barrier::look_again();
             }
             leaver.close();
         });
@@ -292,7 +292,7 @@ fn the_tag_is_taken_and_nothing_else_begins_that_needs_peace() {
             status.waits.iter().any(|wait| wait.text.as_str().contains(text))
         };
         while !waits("all-reduce") {
-            thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
         let vote = first.update_topology();
         assert!(matches!(vote, Err(Error::PendingAsyncOps { count: 1 })), "{vote:?}");

@@ -210,6 +210,13 @@ static void set_number(const char *name, uint64_t value, const char *unit) {
         die(pcclGetLastError());
 }
 
+/* Without a proxy no port is given, and any will do. */
+static void set_port(int count, char **arguments, const char *name, const char *option) {
+    const char *text = argument(count, arguments, name);
+    if (pcclSetOption(comm, option, text == NULL ? "0" : text) != pcclSuccess)
+        die(pcclGetLastError());
+}
+
 static uint64_t number(int count, char **arguments, const char *name) {
     const char *text = argument(count, arguments, name);
     return text == NULL ? 0 : strtoull(text, NULL, 10);
@@ -231,10 +238,10 @@ static void configure(int count, char **arguments) {
         pcclCreateCommunicatorByName(argument(count, arguments, "--master"),
                                      (uint32_t) number(count, arguments, "--group"), (uint32_t) (index % 3),
                                      &comm) != pcclSuccess ||
-        pcclSetOption(comm, "bind", bind == NULL ? "127.0.0.1" : bind) != pcclSuccess ||
-        pcclSetOption(comm, "first_p2p_port", argument(count, arguments, "--data-port")) != pcclSuccess ||
-        pcclSetOption(comm, "first_state_port", argument(count, arguments, "--state-port")) != pcclSuccess)
+        pcclSetOption(comm, "bind", bind == NULL ? "127.0.0.1" : bind) != pcclSuccess)
         die(pcclGetLastError());
+    set_port(count, arguments, "--data-port", "first_p2p_port");
+    set_port(count, arguments, "--state-port", "first_state_port");
     /* The neighbour may be stopped: reaching it must have more time than the master needs to drop it. */
     set_number("dial_timeout", number(count, arguments, "--peer-timeout-ms") + 2000, "ms");
     if (memory != NULL)

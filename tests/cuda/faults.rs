@@ -254,7 +254,7 @@ fn a_copy_that_fails_when_the_others_have_a_part_ends_it_for_all() {
                 let deadline = Instant::now() + Duration::from_secs(100);
                 let has_moved = || comm.status().expect("a status").peers.iter().any(|it| it.moved_bytes > 0);
                 while Instant::now() < deadline && !(standin.holds() && has_moved()) {
-                    std::thread::yield_now();
+                    pccl_testkit::barrier::look_again();
                 }
                 standin.hold(0);
             };

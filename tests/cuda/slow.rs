@@ -69,12 +69,12 @@ fn a_kernel_that_waits_is_waited_for() {
         let has_moved = || comm.status().expect("a status").peers.iter().any(|it| it.moved_bytes > 0);
         let busy = || {
             while !is_over.load(Ordering::SeqCst) && !has_moved() {
-                thread::yield_now();
+                pccl_testkit::barrier::look_again();
             }
             standin.slow(3_000);
             let until = Instant::now() + 5 * STANDSTILL;
             while !is_over.load(Ordering::SeqCst) && Instant::now() < until {
-                thread::yield_now();
+                pccl_testkit::barrier::look_again();
             }
             standin.slow(0);
         };

@@ -66,7 +66,7 @@ fn bug_26_syncs_that_move_something_leak_no_descriptor() {
     let deadline = Instant::now() + WATCHDOG;
     while counts(&fleet).iter().zip(before).any(|(&now, before)| now > before + 2) {
         assert!(Instant::now() < deadline, "{before:?} descriptors became {:?}", counts(&fleet));
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
 }
 

@@ -110,6 +110,6 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(begun.elapsed() < PATIENCE, "{what}");
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
 }

@@ -369,7 +369,7 @@ impl Fleet {
                 return status;
             }
             assert!(Instant::now() < deadline, "{words:?} is not in\n{status}");
-            thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
     }
 

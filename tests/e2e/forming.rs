@@ -199,7 +199,7 @@ fn newcomer_late(fleet: &mut Fleet, list: &[String]) {
     let deadline = std::time::Instant::now() + crate::peer::WATCHDOG;
     while !waits(fleet) {
         assert!(std::time::Instant::now() < deadline, "the status does not say for whom the forming waits");
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     newcomer(fleet, 2);
     let place = fleet.len() - 1;

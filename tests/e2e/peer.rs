@@ -249,7 +249,7 @@ impl Peer {
                 self.index,
                 self.log_tail()
             );
-            std::thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
     }
 
@@ -272,6 +272,6 @@ pub(crate) fn await_stop(pid: u32) {
     let deadline = Instant::now() + WATCHDOG;
     while proc_stat(pid).first().map(String::as_str) != Some("T") {
         assert!(Instant::now() < deadline, "process {pid} was not stopped");
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
 }

@@ -41,7 +41,7 @@ fn a_run_that_is_killed_wholly_goes_on_from_the_newest_file_that_is_whole() {
             "no files: {:?}",
             files.iter().map(|it| verified(it)).collect::<Vec<_>>()
         );
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     fleet.kill_master_process();
     while !fleet.is_empty() {

@@ -51,7 +51,7 @@ fn settles_at(peer: &Peer, threads: usize, files: usize) {
             peer.proc_count("task"),
             peer.proc_count("fd")
         );
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
 }
 

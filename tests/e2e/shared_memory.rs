@@ -31,7 +31,7 @@ fn await_mapped(fleet: &Fleet, rings: usize) {
     let deadline = Instant::now() + WATCHDOG;
     while mapped(fleet) != vec![rings; fleet.len()] {
         assert!(Instant::now() < deadline, "{:?} instead of {rings}", mapped(fleet));
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
 }
 

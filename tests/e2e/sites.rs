@@ -140,7 +140,9 @@ fn a_whole_site_dies() {
             let spec = Spec { in_place: case % 2 == 0, ..Spec::sum(7 * 40_000, case as u64) };
             fleet[dead[0]].ask(format!("trap stop 2 frame begins, {point}")).good();
             fleet.send(format!("reduce {spec} 7 20 sites"));
-            fleet[dead[0]].await_stop();
+            // None of them takes part in the next try before it is killed.
+            dead[1..].iter().for_each(|place| fleet[*place].stop());
+            dead.iter().for_each(|place| fleet[*place].await_stop());
             dead.iter().for_each(|place| fleet[*place].kill());
             let ids: Vec<String> =
                 dead.iter().map(|place| fleet[*place].id.clone().expect("connected")).collect();

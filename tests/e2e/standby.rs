@@ -77,7 +77,7 @@ impl Run {
                 }
             }
             assert!(Instant::now() < deadline, "nobody takes over");
-            thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
     }
 
@@ -255,7 +255,7 @@ fn a_minority_waits_and_says_for_whom() {
             break;
         }
         assert!(Instant::now() < deadline, "{status}");
-        thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     run.fleet[1].resume();
     run.fleet[2].resume();

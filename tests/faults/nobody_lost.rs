@@ -105,7 +105,7 @@ fn edges_that_are_reset_at_rest_cost_nothing() {
     let deadline = Instant::now() + WATCHDOG;
     while !arena.fleet.iter().all(|peer| is_repaired(&peer.log())) {
         assert!(Instant::now() < deadline, "the edges are not built anew: {}", arena.fleet[0].log());
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     for answer in arena.fleet.reduce(Spec::sum(300_000, 2)) {
         assert_eq!((answer.field("errors"), answer.number("participants")), ("", 3), "{answer:?}");

@@ -54,7 +54,8 @@ fn an_edge_that_becomes_slow_is_left_within_three_operations() {
     arena.network.throttle(from, to);
     // Each edge carries 300,000 bytes: 12 s at that rate.
     for round in 0..3 {
-        for answer in arena.fleet.reduce(Spec::sum(50_000, round)) {
+        // Rates that a busy machine measures may say that another schedule is faster.
+        for answer in arena.fleet.reduce_by("ring", Spec::sum(50_000, round)) {
             assert_eq!((answer.field("errors"), answer.number("participants")), ("", 4), "{answer:?}");
         }
         arena.fleet.meet();

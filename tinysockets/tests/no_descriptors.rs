@@ -68,7 +68,7 @@ fn without_descriptors_it_pauses_and_then_goes_on() {
     client.send_all(&Preamble::new(Role::Data).encode(), Some(start + PATIENCE)).unwrap();
     while WARNINGS.load(Ordering::SeqCst) < 5 {
         assert!(start.elapsed() < PATIENCE, "the acceptor does not say that it cannot go on");
-        thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     let failures = WARNINGS.load(Ordering::SeqCst) as u32;
     assert!(start.elapsed() >= PAUSE * (failures - 1), "{failures} failures without a pause between them");

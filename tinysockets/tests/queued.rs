@@ -508,7 +508,7 @@ fn a_visitor_ends_with_its_deadline_an_interruption_or_the_connection() {
         done.store(true, Ordering::SeqCst);
         while !visit.is_finished() {
             socket.interrupt();
-            thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
     });
     thread::scope(|scope| {
@@ -551,7 +551,7 @@ fn closing_waits_for_a_visitor_and_the_visitor_may_close_in_its_tap() {
             inside.store(2, Ordering::SeqCst);
         });
         while inside.load(Ordering::SeqCst) == 0 {
-            thread::yield_now();
+            pccl_testkit::barrier::look_again();
         }
         socket.close("enough");
     });

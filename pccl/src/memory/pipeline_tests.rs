@@ -42,7 +42,7 @@ fn what_is_finished_goes_up_before_the_rest_and_is_put_back() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while standin.get(address + PIECE as u64, 1) != [7] {
         assert!(Instant::now() < deadline, "a finished piece goes up while others are not");
-        std::thread::yield_now();
+        pccl_testkit::barrier::look_again();
     }
     assert_eq!(standin.get(address, PIECE), given[..PIECE], "and no other one");
     pipeline.undo().expect("put back");

@@ -28,6 +28,12 @@ struct State {
     has_failed: bool,
 }
 
+/// The pause between two looks at something that nobody tells: short beside all that is waited for, and long enough
+/// that the looking takes no processor from it.
+pub fn look_again() {
+    thread::sleep(Duration::from_millis(1));
+}
+
 /// The words of a thread that waits for others when one of them has failed.
 const FOLLOWS: &str = "another thread has failed";
 

@@ -4,7 +4,6 @@ use std::{
     fs::File,
     net::TcpStream,
     sync::atomic::{AtomicUsize, Ordering},
-    thread,
     time::{Duration, Instant},
 };
 

@@ -49,7 +49,7 @@ use swarm::{MS, Model};
 use world::World;
 
 /// Seeds of an ordinary run.
-const SEEDS: u64 = 2_500;
+const SEEDS: u64 = 6_000;
 /// How often free slots are filled once all faults are over.
 const FILLS: usize = 4;
 /// Virtual time within which everybody has to make progress once all faults are over: marks against edges expire after

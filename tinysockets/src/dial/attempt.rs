@@ -217,7 +217,9 @@ fn judge(reply: Reply, version: u16, said: &Said, target: &HostPort) -> Result<(
         Reply::Refused(Refusal::NotExpected | Refusal::Full) if said.is_check => Ok(()),
         Reply::Refused(Refusal::UnsupportedVersion) => Err(DialError::Version { target, theirs: version }),
         Reply::Refused(reason) => Err(DialError::Refused { target, reason }),
-        Reply::GoOn | Reply::AcceptedShared => Err(DialError::Foreign { target, source: KnockError::Proof }),
+        Reply::GoOn => Err(DialError::Foreign { target, source: KnockError::Proof }),
+        // Nothing was offered.
+        Reply::AcceptedShared => Err(DialError::Foreign { target, source: ReplyError::NotAReply.into() }),
     }
 }
 

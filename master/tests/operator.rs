@@ -37,7 +37,11 @@ fn two_peers(address: SocketAddr) -> (Client, Client, OpId) {
 
 fn initiate(op: OpId) -> C2m {
     let part = PartDescriptor::new(8, DataType::Float32, ReduceOp::Sum);
-    C2m::Initiate(Initiate { op, descriptor: Descriptor::all_reduce(vec![part], Algorithm::Automatic) })
+    C2m::Initiate(Initiate {
+        op,
+        descriptor: Descriptor::all_reduce(vec![part], Algorithm::Automatic),
+        has_begun: false,
+    })
 }
 
 fn program(arguments: &[&str]) -> Output {

@@ -387,7 +387,11 @@ impl World {
             if odd { self.odd_descriptor(group, op, &members) } else { self.descriptor(group, op, &members) };
         let algorithm = descriptor.algorithm_for(ranks, paths);
         self.clients[slot].work.insert(tag, TagWork { op, algorithm, stage: TagStage::Voting });
-        self.send(slot, C2m::Initiate(Initiate { op, descriptor }));
+        let has_begun = self.begins_early(slot, op, algorithm);
+        if has_begun {
+            self.begin(slot, op, algorithm);
+        }
+        self.send(slot, C2m::Initiate(Initiate { op, descriptor, has_begun }));
         if gives_up {
             let patience = self.rng.range(10 * MS, 2_000 * MS);
             self.wake(slot, patience, Wake::GiveUp(op));
@@ -405,8 +409,31 @@ impl World {
         }
     }
 
+    /// Whether a process sends its small contribution before all have voted: only while all of its edges stand. Whether
+    /// it does comes from numbers of its own, so that the rest of a seed stays as it was.
+    fn begins_early(&self, slot: usize, op: OpId, algorithm: Algorithm) -> bool {
+        let number =
+            self.seed ^ (slot as u64) << 32 ^ op.epoch.0 << 16 ^ u64::from(op.attempt) ^ 0x0ea7_0000_0000;
+        let is_small =
+            matches!(algorithm, Algorithm::AllGather | Algorithm::Direct | Algorithm::ReduceBroadcast);
+        let mut edges = self.all_edges(slot);
+        if !algorithm.uses_mesh() {
+            edges.truncate(2);
+        }
+        let stands = !edges.is_empty() && edges.iter().all(|edge| self.edges_up.contains(edge));
+        is_small && stands && Rng::new(number).percent(self.swarm.early)
+    }
+
     fn commence(&mut self, slot: usize, commence: &Commence) {
         let (op, algorithm) = (commence.op, commence.algorithm);
+        let work = self.clients[slot].work.get(&op.tag).filter(|work| work.op == op);
+        let is_waiting = work.is_some_and(|work| work.stage == TagStage::Voting);
+        assert!(is_waiting, "seed {}: s{slot} was told to begin {op}, for which it does not wait", self.seed);
+        self.begin(slot, op, algorithm);
+    }
+
+    /// The contribution of a process goes out.
+    fn begin(&mut self, slot: usize, op: OpId, algorithm: Algorithm) {
         let mesh = if algorithm.uses_mesh() { self.mesh_edges(slot) } else { Vec::new() };
         assert!(
             !algorithm.uses_mesh() || !mesh.is_empty(),

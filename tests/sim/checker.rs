@@ -95,6 +95,8 @@ pub(crate) struct Checker {
     /// Senders and receivers of each round of probes.
     probes: BTreeMap<(u64, u32), (BTreeSet<u64>, BTreeSet<PeerId>)>,
     pub(crate) done: u64,
+    /// Attempts that began for all, without a word to anybody, and were not decided at once.
+    pub(crate) begun_unsaid: u64,
     /// Meshes that were planned again for the same ring after a fault.
     pub(crate) renewed_meshes: u64,
     /// Ring plans by which large operations go by pairwise exchange with shares that are not equal.
@@ -379,6 +381,7 @@ impl Checker {
     }
 
     pub(crate) fn after(&mut self, master: &MasterState) {
+        self.running(master);
         let snapshot = master.snapshot();
         for group in &snapshot.groups {
             if let Some(revision) = group.committed {

@@ -220,7 +220,7 @@ impl Table {
     }
 
     fn initiate(&self, key: u64) -> C2m {
-        C2m::Initiate(Initiate { op: self.op(key), descriptor: self.descriptor() })
+        C2m::Initiate(Initiate { op: self.op(key), descriptor: self.descriptor(), has_begun: false })
     }
 
     fn descriptor(&self) -> Descriptor {

@@ -194,7 +194,7 @@ impl World {
                     client.plan.iter().flat_map(|plan| plan.edges_of(me)).map(|(_, name)| name).collect();
                 C2m::EdgeReport(EdgeReport { epoch, up, broken: vec![] })
             }
-            6 | 7 => C2m::Initiate(Initiate { op, descriptor }),
+            6 | 7 => C2m::Initiate(Initiate { op, descriptor, has_begun: false }),
             8 => C2m::Complete(Complete { op, fault: None, moved_bytes: u64::MAX }),
             9 => C2m::SyncInitiate(SyncInitiate {
                 request,

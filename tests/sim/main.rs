@@ -137,6 +137,7 @@ fn run_world(mut world: World) -> Summary {
         begun_kinds: world.checker.begun_kinds,
         renewed_meshes: world.checker.renewed_meshes,
         shared_plans: world.checker.shared_plans,
+        begun_unsaid: world.checker.begun_unsaid,
         judged: world.ledger.judged,
         look_alikes: world.ledger.look_alikes,
     };
@@ -178,6 +179,7 @@ struct Sums {
     begun_kinds: BTreeMap<&'static str, u64>,
     renewed_meshes: u64,
     shared_plans: u64,
+    begun_unsaid: u64,
     judged: BTreeMap<String, u64>,
     look_alikes: BTreeMap<LookAlike, u64>,
 }
@@ -200,6 +202,7 @@ impl Sums {
         self.rings_changed += other.rings_changed;
         self.renewed_meshes += other.renewed_meshes;
         self.shared_plans += other.shared_plans;
+        self.begun_unsaid += other.begun_unsaid;
         for (kind, count) in other.begun_kinds {
             *self.begun_kinds.entry(kind).or_insert(0) += count;
         }
@@ -263,14 +266,15 @@ fn seeds() {
             () if without("PCCL_SIM_AWAY") => Model::Ahead,
             () if without("PCCL_SIM_OUTBOUND") => Model::Away,
             () if without("PCCL_SIM_RELAY") => Model::Outbound,
-            () => Model::Relay,
+            () if without("PCCL_SIM_EARLY") => Model::Relay,
+            () => Model::Early,
         };
         println!("{:?}", run(seed, model, Logging::Printed));
         return;
     }
     let count = number("PCCL_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("PCCL_SIM_FROM").unwrap_or(0);
-    let sums = run_all(first..first + count, Model::Relay);
+    let sums = run_all(first..first + count, Model::Early);
     println!(
         "seeds {first} to {}: {} inputs, {} steps of trainers, {} collectives done, {} optimisations, {} of them with \
          another ring",
@@ -282,8 +286,8 @@ fn seeds() {
         sums.rings_changed
     );
     println!(
-        "begun by algorithm: {:?}; {} meshes tried again; {} plans with shares",
-        sums.begun, sums.renewed_meshes, sums.shared_plans
+        "begun by algorithm: {:?}, {} of them unsaid by the master; {} meshes tried again; {} plans with shares",
+        sums.begun, sums.begun_unsaid, sums.renewed_meshes, sums.shared_plans
     );
     println!("begun by kind: {:?}", sums.begun_kinds);
     println!("judged: {:?}\nof which not to be told apart: {:?}", sums.judged, sums.look_alikes);
@@ -303,6 +307,7 @@ fn seeds() {
     assert!(sums.steps > 5 * count && sums.done > count, "the runs did hardly anything");
     let begun = |algorithm: &str| sums.begun.get(algorithm).copied().unwrap_or(0);
     assert!(begun("direct") > count, "hardly any small operation went over a mesh");
+    assert!(sums.begun_unsaid > count / 2, "hardly any operation began early");
     assert!(begun("pairwise") > count, "hardly any large operation went over a mesh");
     assert!(begun("sites") > count / 50, "hardly any operation went over sites");
     assert!(sums.renewed_meshes > count / 100, "hardly any mesh was tried again after a fault");
@@ -337,7 +342,8 @@ fn seeds_that_failed_before() {
     // shared state.
     let models =
         [Model::First, Model::Strikes, Model::Mesh, Model::Large, Model::Limits, Model::State, Model::Kinds];
-    for model in models.into_iter().chain([Model::Ahead, Model::Away, Model::Outbound, Model::Relay]) {
+    let later = [Model::Ahead, Model::Away, Model::Outbound, Model::Relay, Model::Early];
+    for model in models.into_iter().chain(later) {
         run_all(seeds.iter().copied(), model);
     }
 }
@@ -345,8 +351,8 @@ fn seeds_that_failed_before() {
 #[test]
 fn equal_seeds_give_equal_logs() {
     for seed in 1000..1010 {
-        let once = || run(seed, Model::Relay, Logging::Hashed);
+        let once = || run(seed, Model::Early, Logging::Hashed);
         assert_eq!(once(), once(), "seed {seed}");
     }
-    assert_ne!(run(1, Model::Relay, Logging::Hashed).hash, run(2, Model::Relay, Logging::Hashed).hash);
+    assert_ne!(run(1, Model::Early, Logging::Hashed).hash, run(2, Model::Early, Logging::Hashed).hash);
 }

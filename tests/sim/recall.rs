@@ -28,7 +28,7 @@ impl World {
 }
 
 fn run_with_recalls(seed: u64) -> Summary {
-    let mut world = World::new(seed, Model::Relay, Logging::Counted);
+    let mut world = World::new(seed, Model::Early, Logging::Counted);
     world.recalls = Some(Rng::new(seed ^ 0x5eed_0100));
     run_world(world)
 }
@@ -37,7 +37,7 @@ fn run_with_recalls(seed: u64) -> Summary {
 fn a_master_that_goes_on_for_another_one_does_what_that_would_have_done() {
     let seeds = crate::number("PCCL_SIM_SEEDS").map_or(SEEDS, |seeds| seeds / 40);
     for seed in 0..seeds {
-        assert_eq!(run_with_recalls(seed), run(seed, Model::Relay, Logging::Counted), "seed {seed}");
+        assert_eq!(run_with_recalls(seed), run(seed, Model::Early, Logging::Counted), "seed {seed}");
     }
 }
 
@@ -45,11 +45,11 @@ fn a_master_that_goes_on_for_another_one_does_what_that_would_have_done() {
 #[test]
 fn a_master_that_differs_is_found_out() {
     let differs = |seed: &u64| {
-        let mut world = World::new(*seed, Model::Relay, Logging::Counted);
+        let mut world = World::new(*seed, Model::Early, Logging::Counted);
         world.recalls = Some(Rng::new(seed ^ 0x5eed_0100));
         world.swarm.min_world += 1;
         let other = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_world(world)));
-        other.map_or(true, |summary| summary != run(*seed, Model::Relay, Logging::Counted))
+        other.map_or(true, |summary| summary != run(*seed, Model::Early, Logging::Counted))
     };
     assert!((0..40).any(|seed| differs(&seed)));
 }

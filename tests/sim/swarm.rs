@@ -32,6 +32,8 @@ pub(crate) enum Model {
     Outbound,
     /// Everything: some masters have a relay for those.
     Relay,
+    /// And small operations begin early.
+    Early,
 }
 
 /// Faults that a run may inject, in the order of [`Swarm::fault_weights`].
@@ -125,6 +127,8 @@ pub(crate) struct Swarm {
     /// Percentages per opportunity.
     pub(crate) mismatch: u64,
     pub(crate) give_up: u64,
+    /// Small contributions that go out before all have voted.
+    pub(crate) early: u64,
     pub(crate) diverge: u64,
     pub(crate) fetch_failure: u64,
     pub(crate) corrupt: u64,
@@ -209,6 +213,7 @@ impl Swarm {
             fault_time: sometimes(100, 5_000 * MS, 40_000 * MS),
             mismatch: sometimes(20, 1, 20),
             give_up: sometimes(25, 1, 20),
+            early: 0,
             diverge: sometimes(40, 1, 40),
             fetch_failure: sometimes(25, 1, 50),
             corrupt: sometimes(20, 1, 15),

@@ -70,7 +70,7 @@ impl Bench {
         let part = PartDescriptor::new(1 << 20, DataType::Float32, ReduceOp::Sum);
         let descriptor = Descriptor::all_reduce(vec![part], Algorithm::Ring);
         for client in 1..=PEERS {
-            let initiate = Initiate { op, descriptor: descriptor.clone() };
+            let initiate = Initiate { op, descriptor: descriptor.clone(), has_begun: false };
             self.send(ClientKey(client), C2m::Initiate(initiate));
         }
     }

@@ -22,7 +22,11 @@ pub(crate) struct Load {
 
 fn initiate(op: OpId) -> C2m {
     let part = PartDescriptor::new(16, DataType::Float32, ReduceOp::Sum);
-    C2m::Initiate(Initiate { op, descriptor: Descriptor::all_reduce(vec![part], Algorithm::Automatic) })
+    C2m::Initiate(Initiate {
+        op,
+        descriptor: Descriptor::all_reduce(vec![part], Algorithm::Automatic),
+        has_begun: false,
+    })
 }
 
 fn vote(peer: &mut Peer, tag: u64) {

@@ -21,7 +21,7 @@ use tinysockets::private_file::{check_directory, create_in_place, open_own};
 /// Changes with the form of what is written, and with what the state machine makes of it: whoever reads it must come to
 /// the same. Releases that differ in neither go on from each other.
 pub(crate) const FORMAT: &str =
-    concat!("PCCL journal 8 ", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    concat!("PCCL journal 9 ", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
 /// How long another master that uses the directory is waited for: one that was killed may not be quite gone.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the lock is tried in that time.

@@ -244,6 +244,9 @@ wire_struct! {
         pub op: OpId,
         /// The collective that is to be done.
         pub descriptor: Descriptor,
+        /// An early begin: the contributions of the sender are on their way. It waits for no
+        /// [`Commence`](crate::Commence), and may complete before all have voted.
+        pub has_begun: bool,
     }
 }
 

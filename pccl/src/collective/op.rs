@@ -217,7 +217,7 @@ impl Op {
         attempt.prepare();
         flight::op(&common.flight, What::OpVoted, id);
         let descriptor = Descriptor { knew_ring, ..self.descriptor.clone() };
-        common.control.send(&C2m::Initiate(Initiate { op: id, descriptor }));
+        common.control.send(&C2m::Initiate(Initiate { op: id, descriptor, has_begun: false }));
         let given_up = {
             let mut state = self.state.lock();
             state.initiated = true;

@@ -14,7 +14,16 @@ impl Checker {
             assert_eq!(self.named.get(&key), Some(&commence.algorithm), "{op} began in two ways");
             return;
         }
-        assert_eq!(self.latest[&(key.0, key.1)], op.epoch, "{op} began in an old epoch");
+        self.began(key, Some(commence.algorithm));
+    }
+
+    /// An attempt has begun for all, as the master says: to those that have not begun early, by the algorithm that it
+    /// names.
+    fn began(&mut self, key: OpKey, named: Option<Algorithm>) {
+        let op = key.2;
+        // Of what nobody is told, a newer plan may have gone out since, for the same input.
+        let is_latest = self.latest[&(key.0, key.1)] == op.epoch;
+        assert!(is_latest || named.is_none(), "{op} began in an old epoch");
         let ring: BTreeSet<PeerId> =
             self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
         let votes = &self.votes[&key];
@@ -39,7 +48,9 @@ impl Checker {
             self.rings[&(key.0, key.1, op.epoch)].iter().map(|member| member.0).collect();
         assert_eq!(vote.collective.misfit(&order), None, "{op} began for other members");
         *self.begun_kinds.entry(vote.kind().text()).or_insert(0) += 1;
-        self.algorithm(&key, commence.algorithm, &vote, ring.len());
+        if is_latest {
+            self.algorithm(&key, named, &vote, ring.len());
+        }
         self.begun.insert(key, members);
         self.begun_at.insert(key, self.now);
     }
@@ -53,9 +64,11 @@ impl Checker {
     }
 
     /// The named algorithm follows from the plan, and a mesh is used only as long as it has no fault.
-    fn algorithm(&mut self, key: &OpKey, named: Algorithm, vote: &Descriptor, ranks: usize) {
+    fn algorithm(&mut self, key: &OpKey, named: Option<Algorithm>, vote: &Descriptor, ranks: usize) {
         let (mesh, op) = (&self.meshes[&(key.0, key.1)], key.2);
-        assert_eq!(named, vote.algorithm_for(ranks, mesh.paths), "{op} does not go as its plan says");
+        let planned = vote.algorithm_for(ranks, mesh.paths);
+        let named = named.unwrap_or(planned);
+        assert_eq!(named, planned, "{op} does not go as its plan says");
         assert!(!named.uses_mesh() || !mesh.failed, "{op} uses a mesh that does not stand");
         let wished = vote.algorithm_for(ranks, Paths { mesh: true, ..mesh.paths });
         let is_instead = (wished, named) == (Algorithm::Pairwise, Algorithm::Ring);
@@ -79,7 +92,10 @@ impl Checker {
         }
         self.decided.insert(decided, packet.outcome.clone());
         if matches!(packet.outcome, Outcome::Done(_)) {
-            let members = self.begun.get(&key).expect("only what began can be done");
+            if !self.begun.contains_key(&key) {
+                self.began(key, None);
+            }
+            let members = &self.begun[&key];
             let clean = self.clean.get(&key);
             assert!(
                 members.iter().all(|member| clean.is_some_and(|clean| clean.contains(member))),
@@ -92,6 +108,19 @@ impl Checker {
         assert_eq!(*next, packet.op.attempt, "an attempt of {} was skipped", packet.op);
         *next += 1;
         self.outcomes.insert(key, packet.outcome.clone());
+    }
+
+    /// Attempts for which nobody waited to hear that they began.
+    pub(super) fn running(&mut self, master: &MasterState) {
+        for group in master.snapshot().groups {
+            for op in group.running {
+                let key = (group.group, self.life(group.group), op);
+                if !self.begun.contains_key(&key) {
+                    self.begun_unsaid += 1;
+                    self.began(key, None);
+                }
+            }
+        }
     }
 
     /// Operations that had to be decided by now: somebody in them was lost, or said what only ends in an abort.

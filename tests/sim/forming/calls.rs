@@ -115,7 +115,11 @@ impl World {
         };
         let parts = vec![PartDescriptor::new(64, DataType::Float32, ReduceOp::Sum)];
         let descriptor = Descriptor { collective, ..Descriptor::all_reduce(parts, Algorithm::Automatic) };
-        self.send(key, true, Event::ToMaster(key, C2m::Initiate(Initiate { op, descriptor })));
+        self.send(
+            key,
+            true,
+            Event::ToMaster(key, C2m::Initiate(Initiate { op, descriptor, has_begun: false })),
+        );
     }
 
     /// Now and then the edge between the two breaks, and one of them sees it.

@@ -87,6 +87,10 @@ impl World {
             swarm.hidden = of_outbound.range(20, 80);
             swarm.relay = model >= Model::Relay && Rng::new(seed ^ 0x5eed_0012).percent(50);
         }
+        let mut of_early = Rng::new(seed ^ 0x5eed_0013);
+        if model >= Model::Early && of_early.percent(70) {
+            swarm.early = [30, 90, 100][of_early.below(3) as usize];
+        }
         let ids = Ids(Rng::new(seed ^ 0x5eed_0001));
         let slowest = swarm.delay.1 + if swarm.spike_percent > 0 { swarm.spike } else { 0 };
         let clients: Vec<Client> =

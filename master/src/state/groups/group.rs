@@ -34,6 +34,8 @@ pub(crate) enum Op {
         votes: BTreeMap<PeerId, Descriptor>,
         /// Members whose votes are missing.
         missing: BTreeSet<PeerId>,
+        /// Voters that began early: their contributions are on their way, and some may have completed.
+        begun: BTreeMap<PeerId, Participant>,
         /// A voter gave the attempt up before it began.
         given_up: Option<GivenUp>,
     },
@@ -63,7 +65,7 @@ pub(crate) enum Op {
     },
 }
 
-/// A living participant of a running collective.
+/// A living participant of a collective that has begun, for all or for itself.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Participant {
     /// Bytes that it had moved, over all operations, when this one began.

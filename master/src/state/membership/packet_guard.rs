@@ -222,13 +222,13 @@ impl Work {
         }
     }
 
-    /// Completes what has begun, once.
+    /// Completes what has begun, for all or for the sender alone, once.
     fn admit_complete(&self, id: PeerId, op: OpId) -> Result<(), KickReason> {
         match self.ops.get(&op) {
-            Some(Op::Voting { votes, .. }) if votes.contains_key(&id) => {
+            Some(Op::Voting { votes, begun, .. }) if votes.contains_key(&id) && !begun.contains_key(&id) => {
                 Err(protocol(format!("completed {op} before it began")))
             }
-            Some(Op::Running { participants, .. })
+            Some(Op::Running { participants, .. } | Op::Voting { begun: participants, .. })
                 if participants.get(&id).is_some_and(|part| part.complete.is_some()) =>
             {
                 Err(protocol(format!("completed {op} twice")))
@@ -239,7 +239,7 @@ impl Work {
 }
 
 /// A vote for an operation between two members comes from one of them.
-fn admit_pair(id: PeerId, Initiate { op, descriptor }: &Initiate) -> Result<(), KickReason> {
+fn admit_pair(id: PeerId, Initiate { op, descriptor, .. }: &Initiate) -> Result<(), KickReason> {
     let is_send = descriptor.kind() == CollectiveKind::SendRecv;
     match op.tag.pair {
         None if is_send => Err(protocol(format!("{op} has no two ends"))),

@@ -51,7 +51,8 @@ impl Group {
         if op.epoch == self.epoch && op.attempt == history.attempts(op.tag) {
             let Self { ring, work, .. } = self;
             let members = || ring.iter().copied().filter(|peer| op.tag.involves(*peer)).collect();
-            work.ops.vote(op, (id, initiate.descriptor), now, members);
+            let begun = initiate.has_begun.then(|| Participant::new(roll, id));
+            work.ops.vote(op, (id, initiate.descriptor), begun, now, members);
             return;
         }
         // The attempt was decided before this vote came.
@@ -150,25 +151,23 @@ impl Group {
     }
 
     fn commence(&mut self, roll: &Roll, out: &mut Outbox, id: OpId, algorithm: Algorithm) {
-        let Some(Op::Voting { votes, .. }) = self.work.ops.get(&id) else { return };
+        let Some(Op::Voting { votes, begun, .. }) = self.work.ops.change(id) else { return };
         let Some(descriptor) = votes.values().next() else { return };
         let (kind, most_bytes) = (descriptor.kind(), descriptor.moved_bytes_max(votes.len()));
-        let participants: BTreeMap<PeerId, Participant> = votes
-            .keys()
-            .map(|peer| {
-                let base_bytes = roll.peers.get(peer).map_or(0, Peer::moved_bytes);
-                (*peer, Participant { base_bytes, reported_bytes: None, complete: None })
-            })
-            .collect();
-        let everybody: Vec<PeerId> = participants.keys().copied().collect();
+        // Nobody else waits to hear of it.
+        let waiting: Vec<PeerId> = votes.keys().filter(|peer| !begun.contains_key(peer)).copied().collect();
+        let mut participants = std::mem::take(begun);
+        participants.extend(waiting.iter().map(|peer| (*peer, Participant::new(roll, *peer))));
+        let open = participants.iter().filter(|(_, part)| part.complete.is_none()).map(|(peer, _)| *peer);
+        let (open, faulty) = (open.collect(), faults_of(&participants).next().is_some());
         let running = Op::Running {
             since: roll.now,
             kind,
             algorithm,
             participants,
-            open: everybody.iter().copied().collect(),
+            open,
             lost: Vec::new(),
-            faulty: false,
+            faulty,
             lost_bytes: 0,
             most_bytes,
             broken: Vec::new(),
@@ -176,7 +175,7 @@ impl Group {
             given_up: None,
         };
         self.work.ops.run(id, running);
-        out.send_peers(roll, &everybody, M2c::Commence(Commence { op: id, algorithm }));
+        out.send_peers(roll, &waiting, M2c::Commence(Commence { op: id, algorithm }));
     }
 
     /// The edge that broke first, if the reported one has only been closed since: the ring that had it was replaced.
@@ -355,6 +354,14 @@ impl Groups {
             }
         }
         out.send_peers(roll, &voters, packet);
+    }
+}
+
+impl Participant {
+    /// One that begins now.
+    fn new(roll: &Roll, id: PeerId) -> Self {
+        let base_bytes = roll.peers.get(&id).map_or(0, Peer::moved_bytes);
+        Self { base_bytes, reported_bytes: None, complete: None }
     }
 }
 

@@ -180,7 +180,7 @@ impl MasterState {
             With::Sync(_) => Some(wish),
             With::Collective(CollectiveId { kind, .. }) => {
                 group.work.ops.change_some(|op, state| {
-                    let Op::Voting { since, votes, missing, given_up } = state else { return false };
+                    let Op::Voting { since, votes, missing, given_up, .. } = state else { return false };
                     let of_both = votes.contains_key(&waits) && missing.contains(&by);
                     let is_crossed = of_both && op.epoch == epoch && now.since(*since) >= PATIENCE;
                     if is_crossed {

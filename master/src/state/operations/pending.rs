@@ -4,7 +4,7 @@
 //! they last did, and at those that time alone, or a sign of life of a peer, may change. The facts that all operations
 //! depend on, such as whether the ring stands, are one value per group ([`Gate`]); when it changes, all are looked at.
 
-use crate::state::groups::group::Op;
+use crate::state::groups::group::{Op, Participant};
 use crate::state::types::Timestamp;
 use pccl_protocol::{Descriptor, GroupEpoch, OpId, PeerId, TooFewPeers, VoteRef};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,18 +71,27 @@ impl Ops {
         Some(op)
     }
 
-    /// A peer votes for an operation. The first vote makes it, of these members.
+    /// A peer votes for an operation, and takes part already if it has begun early. The first vote makes it, of these
+    /// members.
     pub(crate) fn vote(
         &mut self,
         id: OpId,
         (by, descriptor): (PeerId, Descriptor),
+        begun: Option<Participant>,
         now: Timestamp,
         members: impl FnOnce() -> BTreeSet<PeerId>,
     ) {
         self.changed.insert(id);
-        let begin = || Op::Voting { since: now, votes: BTreeMap::new(), missing: members(), given_up: None };
-        if let Op::Voting { votes, missing, .. } = self.all.entry(id).or_insert_with(begin) {
+        let begin = || Op::Voting {
+            since: now,
+            votes: BTreeMap::new(),
+            missing: members(),
+            begun: BTreeMap::new(),
+            given_up: None,
+        };
+        if let Op::Voting { votes, missing, begun: its, .. } = self.all.entry(id).or_insert_with(begin) {
             votes.insert(by, descriptor);
+            its.extend(begun.map(|begun| (by, begun)));
             missing.remove(&by);
             self.of.entry(by).or_default().insert(id);
         }

@@ -35,25 +35,28 @@ impl Work {
 
     /// A participant has ended its part of an operation.
     pub(crate) fn record_complete(&mut self, id: PeerId, complete: Complete, now: Timestamp) {
-        match self.ops.change(complete.op) {
+        let part = match self.ops.change(complete.op) {
             Some(Op::Running { participants, open, faulty, .. }) => {
-                if let Some(part) = participants.get_mut(&id) {
-                    open.remove(&id);
-                    *faulty |= complete.fault.is_some();
-                    part.reported_bytes = Some(complete.moved_bytes);
-                    part.complete = Some(Completion { fault: complete.fault, at: now });
-                }
+                open.remove(&id);
+                *faulty |= complete.fault.is_some();
+                participants.get_mut(&id)
             }
-            // Not admitted before it has begun.
-            Some(Op::Voting { .. }) | None => {}
+            // Not admitted from others than those who have begun early.
+            Some(Op::Voting { begun, .. }) => begun.get_mut(&id),
+            None => None,
+        };
+        if let Some(part) = part {
+            part.reported_bytes = Some(complete.moved_bytes);
+            part.complete = Some(Completion { fault: complete.fault, at: now });
         }
     }
 
     /// Takes a lost peer out of every operation.
     pub(crate) fn lose(&mut self, id: PeerId, moved_bytes: u64, loss: &Loss) {
         self.ops.lose(id, |op| match op {
-            Op::Voting { votes, missing, given_up, .. } => {
+            Op::Voting { votes, missing, begun, given_up, .. } => {
                 given_up.take_if(|given_up| given_up.by == id);
+                begun.remove(&id);
                 // It stays a member until there is another ring.
                 missing.extend(votes.remove(&id).map(|_| id));
             }

@@ -58,7 +58,7 @@ fn mismatched_calls_fail_with_one_verdict_that_names_both() {
             if n == 3 {
                 change(&mut descriptor);
             }
-            rig.send(n, C2m::Initiate(Initiate { op, descriptor }));
+            rig.send(n, C2m::Initiate(Initiate { op, descriptor, has_begun: false }));
         }
         let verdicts: Vec<Verdict> = (1..=3).map(|n| aborted(rig.answer(n))).collect();
         assert!(verdicts.iter().all(|v| *v == verdicts[0]));
@@ -78,7 +78,7 @@ fn a_verdict_names_both_quantisations() {
         let mut descriptor = descriptor(64);
         let affine = Quantisation::new(Scheme::BlockAffineU8(Block::B256));
         descriptor.parts[0].quantisation = Some(affine.stochastic(seed));
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor }));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor, has_begun: false }));
     }
     let detail = aborted(rig.answer(1)).detail;
     for seed in ["seed 7", "seed 8"] {

@@ -54,7 +54,7 @@ fn make(rig: &mut Rig, n: u64, call: Call) {
                 collective: Collective::SendRecv(Nothing {}),
                 ..Descriptor::all_reduce(parts, Algorithm::Automatic)
             };
-            rig.send(n, C2m::Initiate(Initiate { op, descriptor }));
+            rig.send(n, C2m::Initiate(Initiate { op, descriptor, has_begun: false }));
         }
         Call::Sync => {
             let vote = SyncInitiate { request, epoch: rig.epoch(n), ..sync_vote() };

@@ -321,7 +321,7 @@ impl Rig {
     }
 
     pub(super) fn initiate(&mut self, n: u64, op: OpId) {
-        self.send(n, C2m::Initiate(Initiate { op, descriptor: descriptor(64) }));
+        self.send(n, C2m::Initiate(Initiate { op, descriptor: descriptor(64), has_begun: false }));
     }
 
     pub(super) fn complete(&mut self, n: u64, op: OpId, fault: Option<OpFault>) {

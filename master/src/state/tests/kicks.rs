@@ -17,7 +17,7 @@ fn every_packet(rig: &Rig) -> Vec<C2m> {
         C2m::WithdrawVote(RequestId(1)),
         C2m::VotePending(RequestId(1)),
         C2m::EdgeReport(EdgeReport { epoch, up: vec![], broken: vec![] }),
-        C2m::Initiate(Initiate { op, descriptor: descriptor(1) }),
+        C2m::Initiate(Initiate { op, descriptor: descriptor(1), has_begun: false }),
         C2m::Complete(Complete { op, fault: None, moved_bytes: 0 }),
         C2m::SyncInitiate(vote(epoch, 0, SyncStrategy::EnforcePopular, vec![entry("a", 1)])),
         C2m::SyncComplete(SyncComplete {
@@ -165,9 +165,11 @@ fn identities_from_the_future_are_refused() {
     let cases: Vec<Case> = vec![
         Box::new(move |rig| {
             let op = OpId { epoch: epoch(rig), tag: 1.into(), attempt: 0 };
-            C2m::Initiate(Initiate { op, descriptor: descriptor(1) })
+            C2m::Initiate(Initiate { op, descriptor: descriptor(1), has_begun: false })
         }),
-        Box::new(|rig| C2m::Initiate(Initiate { op: rig.op(1, 1, 1), descriptor: descriptor(1) })),
+        Box::new(|rig| {
+            C2m::Initiate(Initiate { op: rig.op(1, 1, 1), descriptor: descriptor(1), has_begun: false })
+        }),
         Box::new(move |rig| C2m::EdgeReport(EdgeReport { epoch: epoch(rig), up: vec![], broken: vec![] })),
         Box::new(move |rig| C2m::SyncInitiate(vote(epoch(rig), 0, SyncStrategy::EnforcePopular, vec![]))),
         Box::new(|_| {

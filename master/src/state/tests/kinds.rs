@@ -7,7 +7,7 @@ use pccl_protocol::*;
 fn vote(rig: &mut Rig, list: &[u64], op: OpId, collective: impl Fn(&Rig, u64) -> Collective) {
     for n in list {
         let what = Descriptor { collective: collective(rig, *n), ..descriptor(12) };
-        rig.send(*n, C2m::Initiate(Initiate { op, descriptor: what }));
+        rig.send(*n, C2m::Initiate(Initiate { op, descriptor: what, has_begun: false }));
     }
 }
 
@@ -108,7 +108,7 @@ fn votes_for_the_members_before_and_after_a_death_are_no_mistake_of_the_callers(
     for n in [1, 2] {
         let collective = Collective::Broadcast(rig.peers[&n]);
         let vote = Descriptor { collective, knew_ring: n != 1, ..descriptor(12) };
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote }));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote, has_begun: false }));
     }
     let verdict = aborted(rig.answer(2));
     assert_eq!(verdict, aborted(rig.answer(1)));
@@ -119,7 +119,7 @@ fn votes_for_the_members_before_and_after_a_death_are_no_mistake_of_the_callers(
     for n in [2, 1] {
         let collective = Collective::Broadcast(here);
         let vote = Descriptor { collective, knew_ring: n != 1, by_rank: true, ..descriptor(12) };
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote }));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote, has_begun: false }));
     }
     let verdict = aborted(rig.answer(1));
     assert_eq!(verdict, aborted(rig.answer(2)));
@@ -130,7 +130,7 @@ fn votes_for_the_members_before_and_after_a_death_are_no_mistake_of_the_callers(
     for n in [1, 2] {
         let vote =
             Descriptor { collective: Collective::Broadcast(here), knew_ring: n != 1, ..descriptor(12) };
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote }));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: vote, has_begun: false }));
     }
     assert!([1, 2].iter().all(|n| matches!(rig.answer(*n), M2c::Commence(_))));
     // Calls for the present members that differ are one.
@@ -151,6 +151,7 @@ fn who_sends_by_a_rank_of_another_world_does_not_wait_for_who_may_never_come() {
         C2m::Initiate(Initiate {
             op,
             descriptor: Descriptor { collective, knew_ring, by_rank, ..descriptor(12) },
+            has_begun: false,
         })
     };
     rig.send(1, vote(false, true));
@@ -170,7 +171,7 @@ fn a_transfer_after_a_sync_learns_nothing_of_one_before_it() {
         let op = op(rig, n);
         let collective = Collective::SendRecv(Nothing {});
         let descriptor = Descriptor { collective, knew_ring, by_rank: true, ..descriptor(12) };
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor }));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor, has_begun: false }));
     };
     vote(&mut rig, 1, false);
     assert_eq!(aborted(rig.answer(1)).cause, Cause::WorldChanged);
@@ -196,7 +197,14 @@ fn a_transfer_after_a_sync_learns_nothing_of_one_before_it() {
 fn who_gives_what_is_not_finite_is_named_and_nothing_begins() {
     let vote = |rig: &mut Rig, op: OpId, finite: [Finite; 3]| {
         for (n, finite) in (1..).zip(finite) {
-            rig.send(n, C2m::Initiate(Initiate { op, descriptor: Descriptor { finite, ..descriptor(12) } }));
+            rig.send(
+                n,
+                C2m::Initiate(Initiate {
+                    op,
+                    descriptor: Descriptor { finite, ..descriptor(12) },
+                    has_begun: false,
+                }),
+            );
         }
     };
     let (free, fine) = (Finite::NotAsked(Nothing {}), Finite::All(Nothing {}));
@@ -232,7 +240,7 @@ fn what_is_kept_of_the_votes_of_one_peer_is_bounded() {
     let many = |count: usize| Descriptor { parts: vec![descriptor(1).parts[0]; count], ..descriptor(1) };
     let vote = |rig: &mut Rig, n, tag, count| {
         let op = rig.op(1, tag, 0);
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor: many(count) }));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: many(count), has_begun: false }));
     };
     let mut rig = Rig::world(3);
     let most = (limits::MAX_VOTED_PARTS / limits::MAX_PARTS) as u64;

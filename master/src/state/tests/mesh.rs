@@ -108,7 +108,7 @@ fn a_large_collective_goes_around_the_ring() {
     all_meshed(&mut rig);
     let op = rig.op(1, 7, 0);
     for n in 1..=3 {
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor: descriptor(1 << 20) }));
+        rig.send(n, C2m::Initiate(Initiate { op, descriptor: descriptor(1 << 20), has_begun: false }));
     }
     assert_eq!(rig.answer(1), M2c::Commence(Commence { op, algorithm: Algorithm::Ring }));
 }

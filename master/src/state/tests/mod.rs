@@ -6,6 +6,7 @@ mod allowance;
 mod away;
 mod collective;
 mod crossed;
+mod early;
 mod examine;
 mod fetches;
 mod forming;

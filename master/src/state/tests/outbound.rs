@@ -193,8 +193,8 @@ fn two_of_them_have_no_edge_for_send_and_receive() {
     let tag = Tag { pair: Some(pair), ..1.into() };
     let op = OpId { epoch: rig.epoch(3), tag, attempt: 0 };
     let descriptor = Descriptor { collective: Collective::SendRecv(Nothing {}), ..descriptor(64) };
-    rig.send(3, C2m::Initiate(Initiate { op, descriptor: descriptor.clone() }));
-    rig.send(4, C2m::Initiate(Initiate { op, descriptor }));
+    rig.send(3, C2m::Initiate(Initiate { op, descriptor: descriptor.clone(), has_begun: false }));
+    rig.send(4, C2m::Initiate(Initiate { op, descriptor, has_begun: false }));
     for n in [3, 4] {
         let M2c::Outcome(OpOutcome { outcome: Outcome::Aborted(verdict), .. }) = rig.answer(n) else {
             panic!("it fails")

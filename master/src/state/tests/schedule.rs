@@ -85,7 +85,10 @@ fn pairwise_exchange_is_taken_where_it_is_faster() {
     rig.all_meshed();
     let op = rig.op(1, 7, 0);
     for n in 1..=4 {
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor: super::harness::descriptor(1 << 20) }));
+        rig.send(
+            n,
+            C2m::Initiate(Initiate { op, descriptor: super::harness::descriptor(1 << 20), has_begun: false }),
+        );
     }
     assert_eq!(rig.answer(1), M2c::Commence(Commence { op, algorithm: Algorithm::Pairwise }));
     (1..=4).for_each(|n| rig.complete(n, op, None));
@@ -176,7 +179,7 @@ impl Rig {
         self.mail.clear();
         for n in &all {
             let descriptor = Descriptor { algorithm, ..super::harness::descriptor(1 << 20) };
-            self.send(*n, C2m::Initiate(Initiate { op, descriptor }));
+            self.send(*n, C2m::Initiate(Initiate { op, descriptor, has_begun: false }));
         }
         self.begun(op)
     }

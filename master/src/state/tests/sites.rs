@@ -73,7 +73,10 @@ fn sites_are_found_and_large_operations_go_over_them() {
     rig.mail.clear();
     let op = rig.op(1, 7, 0);
     for n in 1..=6 {
-        rig.send(n, C2m::Initiate(Initiate { op, descriptor: super::harness::descriptor(1 << 20) }));
+        rig.send(
+            n,
+            C2m::Initiate(Initiate { op, descriptor: super::harness::descriptor(1 << 20), has_begun: false }),
+        );
     }
     assert_eq!(rig.answer(1), M2c::Commence(Commence { op, algorithm: Algorithm::Sites }));
     (1..=6).for_each(|n| rig.complete(n, op, None));

@@ -297,7 +297,7 @@ arb_struct! {
     VoteTopology { request, wait_for_world }
     EdgeReport { epoch, up, broken }
     EdgeName { from, to, generation }
-    Initiate { op, descriptor }
+    Initiate { op, descriptor, has_begun }
     Complete { op, fault, moved_bytes }
     NotFinite { tensor, element }
     Cut { segment, segment_bytes, count }

@@ -3,8 +3,8 @@
 use crate::{Error, error::End};
 use pccl_flight::{Event, Recorder, Subject, What, subject_to_master, subject_to_peer};
 use pccl_protocol::{
-    C2m, CallKind, Commence, Descriptor, EdgeFault, GroupPlan, M2c, OpFault, OpId, Outcome, PeerId,
-    SyncOutcome,
+    Algorithm, C2m, CallKind, Commence, Descriptor, EdgeFault, GroupPlan, M2c, OpFault, OpId, Outcome,
+    PeerId, SyncOutcome,
 };
 use std::time::Duration;
 use tinysockets::link::{Direction, LinkFault};
@@ -74,6 +74,11 @@ pub(crate) fn op(flight: &Recorder, what: What, id: OpId) {
 pub(crate) fn commenced(flight: &Recorder, commence: &Commence) {
     let event = || Event::new(What::OpCommenced).about(Subject::Op(commence.op));
     flight.record_with(|| event().named(commence.algorithm.text()));
+}
+
+/// This peer sends what it contributes before all have voted.
+pub(crate) fn began_early(flight: &Recorder, id: OpId, algorithm: Algorithm) {
+    flight.record_with(|| Event::new(What::OpBeganEarly).about(Subject::Op(id)).named(algorithm.text()));
 }
 
 /// This peer votes to complete an attempt, or says why it cannot.

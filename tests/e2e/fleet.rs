@@ -350,7 +350,8 @@ impl Fleet {
         let file = answer.field("file");
         let events = std::fs::read_to_string(file).expect("the file of the flight recorder");
         let _ = std::fs::remove_file(file);
-        let begun = events.lines().filter(|line| line.contains(" op-commenced "));
+        let begins = [" op-commenced ", " op-began-early "];
+        let begun = events.lines().filter(|line| begins.iter().any(|event| line.contains(event)));
         let name = |line: &str| line.split_once("name=")?.1.split(' ').next().map(str::to_owned);
         begun.map(|line| name(line).expect("an algorithm")).collect()
     }

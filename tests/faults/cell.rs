@@ -86,10 +86,10 @@ impl Fault {
 
     /// Whether an all-reduce that runs at this phase has to be aborted. Elsewhere it may be: a peer that is lost while
     /// it votes to complete aborts the operation only if another one is not complete by then, and a peer that gets the
-    /// first result of a pairwise exchange may have sent all that the others need from it.
+    /// first result of a pairwise exchange may have sent all that the others need from it. A small one begins early,
+    /// and a fault before the last vote begins it anew.
     const fn must_abort(self, phase: Phase) -> bool {
-        let moves_data =
-            matches!(phase, Phase::ReduceScatter | Phase::Gather | Phase::Direct | Phase::Pairwise);
+        let moves_data = matches!(phase, Phase::ReduceScatter | Phase::Gather | Phase::Pairwise);
         self.cause().is_some() && moves_data
     }
 

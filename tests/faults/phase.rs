@@ -107,7 +107,7 @@ impl Phase {
             Self::Completing => "to master: Complete",
             Self::Hashing => "hashing",
             Self::Transfer => "state request for",
-            Self::Direct => "from master: Commence",
+            Self::Direct => "begins early",
             Self::Pairwise => "frame begins, a contribution",
             Self::PairwiseResult => "frame begins, a result",
             Self::Idle => "",

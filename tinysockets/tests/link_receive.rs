@@ -11,7 +11,9 @@ use crate::link_support::*;
 use pccl_testkit::random::Rng;
 use proptest::prelude::*;
 use socket2::SockRef;
-use tinysockets::link::{FLAG_CHECKSUM, FaultKind, FrameHeader, InLink, Landing, LinkFault};
+use tinysockets::link::{
+    FLAG_CHECKSUM, FLAG_EARLY, FaultKind, FrameHeader, InLink, Landing, LinkFault, MAX_EARLY_FRAME_BYTES,
+};
 
 struct Receiving {
     peer: TcpStream,
@@ -212,6 +214,46 @@ fn a_frame_of_an_unknown_operation_breaks_the_link() {
     let mut r = receiving(Landing::Direct);
     r.send(frame(77, 0, 4), b"data");
     r.expect_fault(FaultKind::Violation, "never announced: epoch 1 tag 77 attempt 0");
+}
+
+#[test]
+fn early_frames_wait_for_their_operation_and_hold_up_no_other() {
+    let mut r = receiving(Landing::Direct);
+    let early = |tag, offset, len| FrameHeader { flags: FLAG_EARLY, ..frame(tag, offset, len) };
+    let damaged =
+        FrameHeader { flags: FLAG_EARLY | FLAG_CHECKSUM, checksum: checksum(b"fine") ^ 1, ..frame(77, 8, 4) };
+    r.send(early(77, 0, 4), b"data");
+    r.send(damaged, b"fine");
+    r.send(early(77, 4, 0), b"");
+    // One of an operation that is known lands as any other.
+    r.send(early(1, 0, 4), b"here");
+    r.transfer.wait_for_arrivals(1);
+    assert_eq!(r.book.kept(), 3);
+    let late = Recorder::new(vec![0; SIZE], Landing::Direct, 4);
+    r.book.announce(op(77), Arc::<Recorder>::clone(&late));
+    late.record.look(|record| {
+        assert_eq!(record.arrived, [0, 4]);
+        assert_eq!(record.corrupt, [(8, PEER, 3)]);
+    });
+    assert_eq!(r.book.kept(), 0);
+    // A later one needs nobody to keep it.
+    r.send(early(77, 12, 4), b"more");
+    late.wait_for_arrivals(3);
+    let bytes = late.bytes();
+    assert_eq!((&bytes[..4], &bytes[12..16]), (&b"data"[..], &b"more"[..]));
+    assert!(!r.link.is_broken());
+}
+
+#[test]
+fn an_early_frame_that_is_too_long_or_not_kept_breaks_the_link() {
+    let long = MAX_EARLY_FRAME_BYTES + 1;
+    let mut r = receiving(Landing::Direct);
+    r.send(FrameHeader { flags: FLAG_EARLY, ..frame(77, 0, long) }, &vec![0; long]);
+    r.expect_fault(FaultKind::Violation, "an early frame of 262145 bytes");
+    let mut r = receiving(Landing::Direct);
+    r.book.refuse_early();
+    r.send(FrameHeader { flags: FLAG_EARLY, ..frame(77, 0, 4) }, b"data");
+    r.expect_fault(FaultKind::Violation, "no room");
 }
 
 #[test]

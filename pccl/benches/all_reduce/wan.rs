@@ -77,7 +77,7 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
         "", "MiB", "bound s", "first", "worst", "median", "best"
     );
     for case in CASES.iter().filter(|case| case.name.contains(&args.case)) {
-        let lab = Lab::up(program, HOSTS, case.route, case.slow_mbit)?;
+        let mut lab = Lab::up(program, HOSTS, case.route, case.slow_mbit)?;
         let setup = Setup { lab: Some(&lab), ..Setup::here(args, HOSTS) };
         for &mib in case.sizes {
             // New connections for each size: the first operation starts slowly.
@@ -92,7 +92,33 @@ pub(crate) fn run(program: &Path, args: &Args) -> Result<(), Box<dyn Error>> {
             }
             fleet.end()?;
         }
+        if !args.no_small {
+            // The master is as far as the others are: a small operation is its round trips.
+            for host in 0..HOSTS {
+                lab.set_route(host, HOSTS, case.route)?;
+                lab.set_route(HOSTS, host, case.route)?;
+            }
+            let setup = Setup { lab: Some(&lab), ..Setup::here(args, HOSTS) };
+            let mut fleet = Fleet::start(setup)?;
+            for &kib in &args.kib {
+                small(&mut fleet, case, kib, args.rounds)?;
+            }
+            fleet.end()?;
+        }
     }
+    Ok(())
+}
+
+/// Measures one small size, in round trips between two hosts.
+fn small(fleet: &mut Fleet, case: &Case, kib: usize, rounds: usize) -> io::Result<()> {
+    const OPERATIONS: usize = 10;
+    let command = format!("in_place {} {OPERATIONS}", kib << 10);
+    fleet.measure(&command)?;
+    let runs = (0..rounds).map(|_| Ok(fleet.measure(&command)?.seconds / OPERATIONS as f64));
+    let seconds = median(runs.collect::<io::Result<Vec<f64>>>()?.into_iter());
+    let trips = seconds * 1e3 / (2.0 * case.route.delay_ms);
+    let name = format!("{}, master as far", case.name);
+    println!("{name:<44}{kib:>4} KiB{:>8.1} ms, {trips:.2} round trips", seconds * 1e3);
     Ok(())
 }
 

@@ -130,7 +130,11 @@ fn votes(tellers: &[Teller]) -> Vec<Order> {
         times
     };
     let votes: Vec<_> = tellers.iter().map(|teller| of(teller, What::Sent, "Initiate")).collect();
-    let starts: Vec<_> = tellers.iter().map(|teller| of(teller, What::Received, "Commence")).collect();
+    // All have voted for what begins for all, and for what is done.
+    let starts = |teller| [of(teller, What::Received, "Commence"), of(teller, What::OpDecided, "done")];
+    let starts: Vec<_> =
+        tellers.iter().map(|teller| starts(teller).into_iter().flatten().collect()).collect();
+    let starts: Vec<Once<_>> = starts;
     let mut orders = Vec::new();
     for (from, votes) in votes.iter().enumerate() {
         for (to, starts) in starts.iter().enumerate().filter(|(to, _)| *to != from) {

@@ -54,6 +54,8 @@ named! {
         OpLaunched = "op-launched",
         /// This peer votes to begin.
         OpVoted = "op-voted",
+        /// This peer sends what it contributes, before all have voted; `name` is the algorithm.
+        OpBeganEarly = "op-began-early",
         /// All have voted, data moves; `name` is the algorithm.
         OpCommenced = "op-commenced",
         /// Everything of the result is here; `bytes` were moved.
@@ -264,6 +266,7 @@ impl Event {
             (
                 What::OpLaunched
                 | What::OpVoted
+                | What::OpBeganEarly
                 | What::OpCommenced
                 | What::OpReceivedAll
                 | What::OpDecided

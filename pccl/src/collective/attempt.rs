@@ -21,7 +21,7 @@ mod whole;
 use super::{
     calls,
     coding::Stop,
-    progress::{AttemptOwner, Progress, link_fault, local_fault},
+    progress::{AttemptOwner, Progress, link_fault, local_fault, violation_fault},
 };
 use crate::{
     backups::BackupPool,
@@ -35,7 +35,9 @@ use std::sync::{
 };
 use store::Store;
 use tensors::Tensors;
-use tinysockets::link::{FrameHeader, Gate, Landing, LinkFault, Outgoing, Place, Transfer, Violation};
+use tinysockets::link::{
+    FLAG_EARLY, FrameHeader, Gate, Landing, LinkFault, Outgoing, Place, Transfer, Violation,
+};
 use whole::Whole;
 
 const IDLE: u8 = 0;
@@ -97,6 +99,11 @@ impl Attempt {
         &self.progress
     }
 
+    /// Whether whole contributions travel. Their frames are early ones: who sends one does not know who has voted.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.program.is_whole()
+    }
+
     /// Its identity.
     pub(crate) fn id(&self) -> OpId {
         self.progress.id()
@@ -152,7 +159,8 @@ impl Attempt {
         let (Some(owner), Some(me)) = (self.progress.owner(), self.me.upgrade()) else { return };
         let transfer: Arc<dyn Transfer> = me;
         let mut frames = frames.map(|(hop, frame)| {
-            let header = self.progress.header(frame.part, hop.stage, frame.offset, frame.len);
+            let mut header = self.progress.header(frame.part, hop.stage, frame.offset, frame.len);
+            header.flags |= if self.is_whole() { FLAG_EARLY } else { 0 };
             Outgoing { transfer: transfer.clone(), header }
         });
         if !owner.send(self.progress.id(), to, &mut frames) {
@@ -163,6 +171,28 @@ impl Attempt {
     fn arrival(&self, header: &FrameHeader) -> Option<Arrival<'_>> {
         let FrameHeader { part, stage, offset, len, .. } = header;
         self.program.arrival(*part as usize, *stage as usize, *offset, *len)
+    }
+
+    /// Books a frame that begins to arrive.
+    fn take(&self, header: &FrameHeader) -> Result<Landing, Violation> {
+        let arrival = self.arrival(header).ok_or_else(|| self.progress.unexpected(header))?;
+        log::trace!("{}: frame begins, {}", self.progress.id(), self.program.what(&arrival));
+        if self.progress.is_retracted() {
+            return Ok(Landing::Discard);
+        }
+        let from = if arrival.before > 0 { OPEN } else { IDLE };
+        let state = self.state(arrival.frame.slot, arrival.before + arrival.number);
+        let taken = state.compare_exchange(from, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
+        taken.map_err(|found| Violation {
+            text: format!(
+                "{}: a frame at byte {} of tensor {} is not expected at stage {} in state {found}",
+                self.progress.id(),
+                header.offset,
+                header.part,
+                header.stage
+            ),
+        })?;
+        Ok(self.store.admit(&arrival))
     }
 
     /// The state of the value with that number among those that a slot gets.
@@ -211,24 +241,15 @@ impl Attempt {
 
 impl Transfer for Attempt {
     fn admit(&self, header: &FrameHeader) -> Result<Landing, Violation> {
-        let arrival = self.arrival(header).ok_or_else(|| self.progress.unexpected(header))?;
-        log::trace!("{}: frame begins, {}", self.progress.id(), self.program.what(&arrival));
-        if self.progress.is_retracted() {
-            return Ok(Landing::Discard);
+        if !header.is_early() {
+            return self.take(header);
         }
-        let from = if arrival.before > 0 { OPEN } else { IDLE };
-        let state = self.state(arrival.frame.slot, arrival.before + arrival.number);
-        let taken = state.compare_exchange(from, RECEIVING, Ordering::AcqRel, Ordering::Acquire);
-        taken.map_err(|found| Violation {
-            text: format!(
-                "{}: a frame at byte {} of tensor {} is not expected at stage {} in state {found}",
-                self.progress.id(),
-                header.offset,
-                header.part,
-                header.stage
-            ),
-        })?;
-        Ok(self.store.admit(&arrival))
+        // Its sender may have called something else: that is for the master to find, and no reason to end a link.
+        let taken = if self.is_whole() { self.take(header) } else { Err(self.progress.unexpected(header)) };
+        Ok(taken.unwrap_or_else(|violation| {
+            self.progress.report(violation_fault(violation.text));
+            Landing::Discard
+        }))
     }
 
     fn fold(&self, header: &FrameHeader, done: usize, payload: &[u8]) -> bool {

@@ -248,3 +248,30 @@ fn damage_names_the_edge_that_it_came_over() {
     assert_eq!((faults[0].kind, faults[0].peer), (OpFaultKind::Corrupt, Some(PeerId(77))));
     assert!(!all.attempt(1).progress().has_received_all());
 }
+
+/// An early frame may be of a call that differs, which the master finds. Until then it is a fault of the attempt, and
+/// neither of a link nor of a buffer.
+#[test]
+fn an_early_frame_that_does_not_fit_is_a_fault_and_no_violation() {
+    let ranks = Ranks::new(3, 8, 9, ReduceOp::Sum, Algorithm::Direct);
+    let before = ranks.buffers();
+    ranks.start(1);
+    let (_, frame) = ranks.0[1].owner.sent.lock().remove(0);
+    let receiver = ranks.attempt(0);
+    let faults = || ranks.0[0].owner.faults.lock().iter().map(|fault| fault.kind).collect::<Vec<_>>();
+    for wrong in [
+        FrameHeader { len: frame.header.len + 1, ..frame.header },
+        FrameHeader { stage: 0, ..frame.header },
+        FrameHeader { part: 7, ..frame.header },
+    ] {
+        assert_eq!(receiver.admit(&wrong), Ok(Landing::Discard), "{wrong:?}");
+        assert!(receiver.admit(&FrameHeader { flags: 0, ..wrong }).is_err(), "{wrong:?}");
+    }
+    assert_eq!(faults(), [OpFaultKind::Violation; 3]);
+    assert_eq!(receiver.admit(&frame.header), Ok(Landing::Direct));
+    assert_eq!(receiver.admit(&frame.header), Ok(Landing::Discard), "a second time");
+    assert_eq!(faults(), [OpFaultKind::Violation; 4]);
+    receiver.progress().retract();
+    receiver.restore();
+    assert_eq!(ranks.buffers(), before);
+}

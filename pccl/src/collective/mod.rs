@@ -4,6 +4,7 @@ pub(crate) mod algorithm;
 pub(crate) mod attempt;
 pub(crate) mod calls;
 mod coding;
+mod early;
 pub(crate) mod links;
 pub(crate) mod op;
 pub(crate) mod operations;

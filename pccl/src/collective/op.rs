@@ -5,13 +5,13 @@
 //! link threads (everything received, a link broke), the conductor (vote again after a stale epoch). The caller's
 //! thread only sleeps in [`Op::wait`]; it alone takes the memory back and restores it.
 
+mod begin;
 mod state;
 mod wait;
 
 use super::{
-    algorithm::no_program,
     attempt::Attempt,
-    calls::{Beside, Place, Prepared, Signals},
+    calls::{Beside, Prepared, Signals},
     links::Users,
     operations::Operations,
     progress::{AttemptOwner, local_fault},
@@ -26,10 +26,9 @@ use crate::{
     world::Known,
 };
 use parking_lot::Mutex;
-use pccl_flight::What;
 use pccl_protocol::{
-    Algorithm, C2m, CallKind, CollectiveId, Commence, Complete, Descriptor, GiveUp, GroupEpoch, GroupPlan,
-    Initiate, OpFault, OpId, Outcome, Pair, PeerId, Tag, TooFewPeers, VoteRef,
+    Algorithm, C2m, CallKind, CollectiveId, Complete, Descriptor, GiveUp, GroupEpoch, OpFault, OpId, Outcome,
+    Pair, PeerId, Tag, TooFewPeers, VoteRef,
 };
 use state::{Phase, State, Vote};
 use std::{
@@ -127,9 +126,10 @@ impl Op {
         self.timeout
     }
 
-    /// Whether its attempt has begun and has no outcome yet.
+    /// Whether its attempt has begun for all and has no outcome yet. One that began early is too small to count.
     pub(crate) fn is_running(&self) -> bool {
-        self.state.lock().phase == Phase::Running
+        let state = self.state.lock();
+        state.phase == Phase::Running && state.early.is_none()
     }
 
     /// When the caller launched it.
@@ -177,73 +177,6 @@ impl Op {
         all
     }
 
-    /// Registers an attempt for the present epoch and votes for it.
-    pub(crate) fn vote(&self) {
-        let (common, Some(op)) = (&self.common, self.me.upgrade()) else { return };
-        let mut state = self.state.lock();
-        if state.phase != Phase::Stale {
-            return;
-        }
-        let (mut fits, mut ring, mut knew_ring) = (true, Vec::new(), true);
-        let registered = common.table.register(&op, self.tag, |slot| {
-            ring.clone_from(&slot.ring);
-            knew_ring = self.knows(&slot.plan);
-            let program = common.programs.get(slot, &self.descriptor, &self.counts);
-            fits = program.is_some();
-            let program = program.unwrap_or_else(|| no_program(slot));
-            let place = Place { rank: slot.rank, ranks: slot.ring.len() };
-            let pieces = self.beside.iter().filter(|_| fits).find_map(|beside| beside.pieces(place));
-            let raws = pieces.as_deref().unwrap_or(&self.raws);
-            let (tensors, room) = ((&self.descriptor, raws), |bytes| common.backups.take(bytes));
-            Attempt::new(slot.id, program, tensors, (self.backup.clone(), &room), self.me.clone())
-        });
-        let Some(attempt) = registered else {
-            return self.finish(&mut state, Err(Error::NotConnected), false);
-        };
-        let id = attempt.id();
-        state.phase = Phase::Voting;
-        // The master finds that as well, and lets no such attempt begin.
-        state.early = (!fits).then(|| local_fault("called for other members"));
-        (state.vote, state.has_started) = (None, false);
-        (state.attempt, state.ring) = (Some(attempt.clone()), ring);
-        (state.initiated, state.told) = (false, false);
-        drop(state);
-        for beside in self.beside.iter().filter(|_| fits) {
-            beside.before(attempt.place(), &self.raws, self.signals(id));
-        }
-        if let Some(error) = &self.failure {
-            self.fault(id, local_fault(error.to_string()));
-        }
-        attempt.prepare();
-        flight::op(&common.flight, What::OpVoted, id);
-        let descriptor = Descriptor { knew_ring, ..self.descriptor.clone() };
-        common.control.send(&C2m::Initiate(Initiate { op: id, descriptor, has_begun: false }));
-        let given_up = {
-            let mut state = self.state.lock();
-            state.initiated = true;
-            state.given_up
-        };
-        if let Some(limit) = given_up {
-            self.give_up(limit);
-        }
-        // The communicator may have ended before the registration was visible to those who end it.
-        if let Some(end) = common.control.end() {
-            self.ended(&end);
-        }
-    }
-
-    /// Whether what the caller knew when it launched this holds in a ring. An operation between two members has nothing
-    /// to do with the others, so of a pair it is enough that the ranks of both are what they were.
-    fn knows(&self, plan: &GroupPlan) -> bool {
-        let known = self.known();
-        let is_alike = |peer| plan.rank_of(peer) == known.iter().position(|member| *member == peer);
-        match self.tag.pair {
-            Some(_) if !self.descriptor.by_rank => true,
-            Some(Pair { from, to }) => is_alike(from) && is_alike(to),
-            None => plan.members.iter().map(|member| &member.peer).eq(known),
-        }
-    }
-
     /// For what happens beside an attempt.
     fn signals(&self, id: OpId) -> Signals {
         let (me, again) = (self.me.clone(), self.me.clone());
@@ -282,43 +215,6 @@ impl Op {
         drop(state);
         let limit_ms = limit.map(|limit| limit.millis_since(self.launched));
         self.common.control.send(&C2m::GiveUp(GiveUp { vote: VoteRef::Collective(id), limit_ms }));
-    }
-
-    /// All have voted: data may move.
-    pub(crate) fn commence(&self, commence: &Commence) {
-        let id = commence.op;
-        let mut early = None;
-        let begin = |state: &mut State| early = state.begin(self.common.told.world());
-        let Some(attempt) = self.step(id, Phase::Voting, begin) else { return };
-        flight::commenced(&self.common.flight, commence);
-        let named = commence.algorithm;
-        // Before the links are looked at: one that breaks from now on finds this attempt among those that it carries.
-        if attempt.algorithm() != named {
-            early.get_or_insert(local_fault(format!("the master named {named}, which was not prepared")));
-        }
-        let has_links = attempt.place().ranks > 1;
-        let fault = has_links.then(|| self.common.links.fault_for(id.epoch, self.users(named))).flatten();
-        if let Some(fault) = fault.or(early) {
-            return self.fault(id, fault);
-        }
-        attempt.start();
-        if self.step(id, Phase::Running, |state| state.has_started = true).is_none() {
-            return;
-        }
-        // The frames of others may have arrived, all of them, before the news that all have voted.
-        if attempt.progress().has_received_all() {
-            self.received_all(id);
-        }
-    }
-
-    /// The epoch of the vote is over. `true`: the operation has to vote again.
-    pub(crate) fn stale(&self, id: OpId) -> bool {
-        let Some(attempt) = self.step(id, Phase::Voting, |state| state.phase = Phase::Stale) else {
-            return false;
-        };
-        self.common.table.retire(id, false);
-        attempt.progress().retract();
-        true
     }
 
     /// The master's answer that there are too few peers.
@@ -420,7 +316,7 @@ impl Op {
         if let Some(attempt) = &state.attempt {
             self.common.table.retire(attempt.id(), had_outcome);
         }
-        state.phase = Phase::Finished;
+        (state.phase, state.early) = (Phase::Finished, None);
         state.result = Some(result);
         state.wake(&self.common.control);
     }
@@ -434,10 +330,15 @@ impl Op {
             state.vote = state.vote.or(Some(vote));
         });
         let (Some(attempt), true) = (attempt, first) else { return };
-        let (tx_bytes, rx_bytes) = attempt.progress().traffic();
+        self.common.control.send_soon(self.completion(&attempt, fault));
+    }
+
+    /// The vote to complete an attempt.
+    fn completion(&self, attempt: &Attempt, fault: Option<OpFault>) -> C2m {
+        let (op, (tx_bytes, rx_bytes)) = (attempt.id(), attempt.progress().traffic());
         let moved_bytes = tx_bytes + rx_bytes;
-        flight::completing(&self.common.flight, id, fault.as_ref(), moved_bytes);
-        self.common.control.send_soon(C2m::Complete(Complete { op: id, fault, moved_bytes }));
+        flight::completing(&self.common.flight, op, fault.as_ref(), moved_bytes);
+        C2m::Complete(Complete { op, fault, moved_bytes })
     }
 }
 

@@ -171,6 +171,11 @@ pub(crate) fn local_fault(text: impl Into<String>) -> OpFault {
     OpFault { kind: OpFaultKind::Local, peer: None, generation: LinkGeneration(0), text: Text::new(text) }
 }
 
+/// A frame that is not one of those that arrive.
+pub(crate) fn violation_fault(text: impl Into<String>) -> OpFault {
+    OpFault { kind: OpFaultKind::Violation, ..local_fault(text) }
+}
+
 /// A broken link as the fault of an operation.
 pub(crate) fn link_fault(fault: &LinkFault) -> OpFault {
     let kind = match (fault.kind, fault.direction) {

@@ -1,14 +1,14 @@
 //! Which attempts are under way: how a link's threads find the operation of a frame, and how packets of the master find
 //! theirs.
 
-use super::{attempt::Attempt, op::Op, slot::Slot};
+use super::{attempt::Attempt, early::EarlyFrames, op::Op, slot::Slot};
 use parking_lot::Mutex;
 use pccl_protocol::{GroupEpoch, GroupPlan, OpId, Pair, Paths, PeerId, Tag};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
 };
-use tinysockets::link::{Directory, Lookup, OpKey};
+use tinysockets::link::{Directory, EarlyFrame, Lookup, OpKey, Violation};
 
 /// The attempts of one communicator, and the ring that new ones run on.
 #[derive(Debug, Default)]
@@ -24,12 +24,15 @@ struct Inner {
     /// Outcomes of each tag since [`GroupPlan::counted_since`].
     outcomes: BTreeMap<Tag, u32>,
     active: BTreeMap<OpId, Entry>,
+    early: EarlyFrames,
 }
 
 #[derive(Debug, Clone)]
 struct Entry {
     op: Weak<Op>,
     attempt: Arc<Attempt>,
+    /// It can take frames.
+    is_open: bool,
 }
 
 impl Inner {
@@ -74,6 +77,7 @@ impl OpTable {
         if inner.counted_since() != plan.counted_since {
             inner.outcomes.clear();
         }
+        inner.early.begin_epoch(plan.epoch);
         inner.ring = Some(plan);
         true
     }
@@ -110,9 +114,9 @@ impl OpTable {
         self.inner.lock().epoch
     }
 
-    /// Makes an attempt for `tag` and registers it for the epoch that it was made for. From then on its frames can be
-    /// received. `make` copies and encodes, so it runs outside of the lock that receiving threads take, and again if
-    /// a newer ring comes meanwhile. `None`: there is no ring yet.
+    /// Makes an attempt for `tag` and registers it for the epoch that it was made for. It receives frames from
+    /// [`OpTable::open`] on. `make` copies and encodes, so it runs outside of the lock that receiving threads take, and
+    /// again if a newer ring comes meanwhile. `None`: there is no ring yet.
     pub(crate) fn register(
         &self,
         op: &Arc<Op>,
@@ -124,10 +128,22 @@ impl OpTable {
             let attempt = make(&slot);
             let mut inner = self.inner.lock();
             if inner.next_id(tag) == slot.id {
-                inner.active.insert(slot.id, Entry { op: Arc::downgrade(op), attempt: attempt.clone() });
+                let op = Arc::downgrade(op);
+                inner.active.insert(slot.id, Entry { op, attempt: attempt.clone(), is_open: false });
                 return Some(attempt);
             }
         }
+    }
+
+    /// From now on the frames of a registered attempt can be received. Returns those that came early; `None`: of those
+    /// some were thrown away.
+    pub(crate) fn open(&self, id: OpId) -> Option<Vec<EarlyFrame>> {
+        let mut inner = self.inner.lock();
+        if let Some(entry) = inner.active.get_mut(&id) {
+            entry.is_open = true;
+        }
+        let frames = inner.early.take(id);
+        (!inner.early.has_lost(id)).then_some(frames)
     }
 
     /// The operation that an attempt belongs to.
@@ -143,6 +159,9 @@ impl OpTable {
             let count = inner.outcomes.entry(id.tag).or_insert(0);
             *count = (*count).max(id.attempt + 1);
         }
+        if had_outcome {
+            inner.early.decided(id);
+        }
     }
 
     /// Every operation that is registered.
@@ -150,13 +169,27 @@ impl OpTable {
         self.inner.lock().active.values().filter_map(|entry| entry.op.upgrade()).collect()
     }
 
-    fn find(&self, id: OpId) -> Lookup {
-        let inner = self.inner.lock();
-        if let Some(entry) = inner.active.get(&id) {
-            return Lookup::Active(entry.attempt.clone());
+    /// Takes an early frame from a neighbour.
+    fn keep(&self, from: PeerId, id: OpId, frame: EarlyFrame) -> Result<(), Violation> {
+        let mut inner = self.inner.lock();
+        match inner.find(id) {
+            Lookup::Unknown => inner.early.keep(from, id, frame),
+            Lookup::Retired => Ok(()),
+            Lookup::Active(attempt) => {
+                drop(inner);
+                frame.hand_over(&*attempt)
+            }
         }
-        let outcomes = inner.outcomes.get(&id.tag).copied().unwrap_or(0);
-        if id.epoch < inner.epoch || (id.epoch == inner.epoch && id.attempt < outcomes) {
+    }
+}
+
+impl Inner {
+    fn find(&self, id: OpId) -> Lookup {
+        if let Some(entry) = self.active.get(&id) {
+            return if entry.is_open { Lookup::Active(entry.attempt.clone()) } else { Lookup::Unknown };
+        }
+        let outcomes = self.outcomes.get(&id.tag).copied().unwrap_or(0);
+        if id.epoch < self.epoch || (id.epoch == self.epoch && id.attempt < outcomes) {
             Lookup::Retired
         } else {
             Lookup::Unknown
@@ -176,11 +209,19 @@ impl LinkDirectory {
     pub(crate) fn new(table: Arc<OpTable>, ends: Pair) -> Self {
         Self { table, ends }
     }
+
+    fn id_of(&self, op: &OpKey) -> OpId {
+        let tag = Tag { number: op.tag, pair: op.pair.then_some(self.ends), track: op.track };
+        OpId { epoch: GroupEpoch(op.epoch), tag, attempt: op.attempt }
+    }
 }
 
 impl Directory for LinkDirectory {
     fn find(&self, op: &OpKey) -> Lookup {
-        let tag = Tag { number: op.tag, pair: op.pair.then_some(self.ends), track: op.track };
-        self.table.find(OpId { epoch: GroupEpoch(op.epoch), tag, attempt: op.attempt })
+        self.table.inner.lock().find(self.id_of(op))
+    }
+
+    fn keep(&self, frame: EarlyFrame) -> Result<(), Violation> {
+        self.table.keep(self.ends.from, self.id_of(&frame.header().op), frame)
     }
 }

@@ -95,6 +95,7 @@ impl Shared {
                 links: Links::default(),
                 backups: BackupPool::default(),
                 programs: Programs::default(),
+                early: Arc::default(),
             });
             let dial_backs = Arc::new(DialBacks::default());
             let with = (control.clone(), told.clone(), dial_backs.clone());

@@ -3,7 +3,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..2 | magic `F7 A3` |
-//! | 2 | flags: 1 a checksum, 2 an operation of the two ends of the link only |
+//! | 2 | flags: 1 a checksum, 2 an operation of the two ends of the link only, 4 an early frame |
 //! | 3 | track of the operation's tag |
 //! | 4..8 | payload length |
 //! | 8..16, 16..24, 24..28 | operation: epoch, tag, attempt |
@@ -29,6 +29,12 @@ pub const FLAG_CHECKSUM: u8 = 1;
 
 /// Flag: [`OpKey::pair`].
 const FLAG_PAIR: u8 = 2;
+
+/// Flag: the sender does not know whether the receiver has announced the operation.
+pub const FLAG_EARLY: u8 = 4;
+
+/// The flags that are a field of the header.
+const FLAGS: u8 = FLAG_CHECKSUM | FLAG_EARLY;
 
 const MAGIC: [u8; 2] = [0xF7, 0xA3];
 const CHECK_AT: usize = FRAME_HEADER_BYTES - 4;
@@ -61,7 +67,7 @@ pub struct FrameHeader {
     pub offset: u64,
     /// Bytes of payload, at most [`MAX_FRAME_BYTES`].
     pub len: u32,
-    /// [`FLAG_CHECKSUM`], or nothing.
+    /// [`FLAG_CHECKSUM`] and [`FLAG_EARLY`], or nothing.
     pub flags: u8,
     /// Checksum of the payload if [`FLAG_CHECKSUM`] is set.
     pub checksum: u32,
@@ -120,7 +126,7 @@ impl FrameHeader {
         if found != computed {
             return Err(HeaderError::Check { found, computed });
         }
-        if bytes[2] & !(FLAG_CHECKSUM | FLAG_PAIR) != 0 {
+        if bytes[2] & !(FLAGS | FLAG_PAIR) != 0 {
             return Err(HeaderError::Flags(bytes[2]));
         }
         let len = BigEndian::read_u32(&bytes[4..8]);
@@ -166,7 +172,7 @@ mod tests {
                 stage,
                 offset,
                 len,
-                flags: flags & FLAG_CHECKSUM,
+                flags: flags & FLAGS,
                 checksum,
             },
         )
@@ -201,8 +207,8 @@ mod tests {
             checksum: 0,
         };
         assert_eq!(FrameHeader::decode(&header.encode()), Err(HeaderError::TooLong(header.len)));
-        let flags = FrameHeader { len: 0, flags: 4, ..header };
-        assert_eq!(FrameHeader::decode(&flags.encode()), Err(HeaderError::Flags(4)));
+        let flags = FrameHeader { len: 0, flags: 8, ..header };
+        assert_eq!(FrameHeader::decode(&flags.encode()), Err(HeaderError::Flags(8)));
     }
 
     proptest! {

@@ -12,9 +12,10 @@ use std::{
 use pccl_hash::Checksum;
 
 use super::{
-    Direction, Directory, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Landing, LinkEvents, LinkFault, Lookup,
-    Transfer,
+    Direction, Directory, EarlyFrame, FRAME_HEADER_BYTES, FaultKind, FrameHeader, Landing, LinkEvents,
+    LinkFault, Lookup, Transfer,
     core::{Core, Fault, guarded},
+    early,
     outgoing::report_failure,
     places::Places,
     scratch::Scratch,
@@ -212,6 +213,7 @@ impl Receiver<'_> {
         let found = match self.shared.directory.find(&header.op) {
             Lookup::Active(found) => &*transfer.insert(found),
             Lookup::Retired => return self.discard(&header, header.len as usize).map(|_| ()),
+            Lookup::Unknown if header.is_early() => return self.early(header),
             Lookup::Unknown => {
                 let text = format!("frame of an operation that was never announced: {}", describe(&header));
                 return Err(Fault::new(FaultKind::Violation, text));
@@ -382,6 +384,29 @@ impl Receiver<'_> {
             }
             self.fill_or_eof(header, left + READ_AHEAD_BYTES)?;
         }
+    }
+
+    /// Receives an early frame whose operation is not known, for later.
+    fn early(&mut self, header: FrameHeader) -> Result<(), Fault> {
+        early::check_length(&header)?;
+        let len = header.len as usize;
+        let mut payload = Vec::with_capacity(len);
+        while payload.len() < len {
+            let here = self.scratch.buffered();
+            let here = &here[..here.len().min(len - payload.len())];
+            if here.is_empty() {
+                self.fill_or_eof(&header, len - payload.len())?;
+                continue;
+            }
+            payload.extend_from_slice(here);
+            let count = here.len();
+            self.scratch.consume(count);
+        }
+        let frame = EarlyFrame::new(header, payload, self.shared.core.name());
+        self.shared.directory.keep(frame).map_err(|violation| {
+            let text = format!("early frame, {}: {}", describe(&header), violation.text);
+            Fault::new(FaultKind::Violation, text)
+        })
     }
 
     fn fill_or_eof(&mut self, header: &FrameHeader, at_most: usize) -> Result<(), Fault> {

@@ -29,6 +29,7 @@
 
 mod ceiling;
 mod core;
+mod early;
 pub mod frame;
 mod gate;
 pub mod incoming;
@@ -43,7 +44,8 @@ mod work;
 
 use std::{fmt, sync::Arc};
 
-pub use frame::{FLAG_CHECKSUM, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES, OpKey};
+pub use early::{EarlyFrame, MAX_EARLY_FRAME_BYTES};
+pub use frame::{FLAG_CHECKSUM, FLAG_EARLY, FRAME_HEADER_BYTES, FrameHeader, MAX_FRAME_BYTES, OpKey};
 pub use incoming::{InConfig, InLink};
 pub use memory::{Gate, Lent, Origin, Pass, Place};
 pub use outgoing::{Backlog, OutConfig, OutLink};
@@ -54,6 +56,13 @@ pub use work::gets_on;
 pub trait Directory: Send + Sync {
     /// Looks up the operation of a frame. Called once per frame; must not block.
     fn find(&self, op: &OpKey) -> Lookup;
+
+    /// Takes an early frame whose operation was [`Lookup::Unknown`] a moment ago: hands it over, keeps it until the
+    /// operation is announced, or throws it away. Must not block.
+    ///
+    /// # Errors
+    /// The peer has sent what it must not send: the link is broken.
+    fn keep(&self, frame: EarlyFrame) -> Result<(), Violation>;
 }
 
 /// The state of an operation that a [`Directory`] knows.
@@ -62,7 +71,7 @@ pub enum Lookup {
     Active(Arc<dyn Transfer>),
     /// It is over; its frames are read and thrown away.
     Retired,
-    /// It was never announced. The peer is out of step: the link is broken.
+    /// It was never announced. If the frame is not an early one, the peer is out of step: the link is broken.
     Unknown,
 }
 

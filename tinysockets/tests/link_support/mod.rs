@@ -7,7 +7,7 @@ use std::{
     net::{Ipv4Addr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,8 +20,8 @@ use tinysockets::{
     handshake::{Door, Heard, Knock, KnockError, Visit},
     key::RunKey,
     link::{
-        Directory, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents, LinkFault,
-        Lookup, OpKey, OutConfig, OutLink, Outgoing, Place, Transfer, Violation,
+        Directory, EarlyFrame, FaultKind, FrameHeader, Gate, InConfig, InLink, Landing, Lent, LinkEvents,
+        LinkFault, Lookup, OpKey, OutConfig, OutLink, Outgoing, Place, Transfer, Violation,
     },
     listener::Listener,
     preamble::{Preamble, Role, SHARES_MEMORY},
@@ -203,11 +203,29 @@ impl LinkEvents for Events {
 #[derive(Default)]
 pub struct Book {
     entries: Mutex<HashMap<OpKey, Option<Arc<dyn Transfer>>>>,
+    kept: Mutex<Vec<EarlyFrame>>,
+    refuses: AtomicBool,
 }
 
 impl Book {
     pub fn announce(&self, op: OpKey, transfer: Arc<dyn Transfer>) {
-        self.entries.lock().expect("no panic").insert(op, Some(transfer));
+        let mut kept = self.kept.lock().expect("no panic");
+        self.entries.lock().expect("no panic").insert(op, Some(Arc::clone(&transfer)));
+        let (its, rest) = std::mem::take(&mut *kept).into_iter().partition(|frame| frame.header().op == op);
+        *kept = rest;
+        drop(kept);
+        let its: Vec<EarlyFrame> = its;
+        its.iter().for_each(|frame| frame.hand_over(&*transfer).expect("a frame of the plan"));
+    }
+
+    /// From now on none are kept.
+    pub fn refuse_early(&self) {
+        self.refuses.store(true, Ordering::Relaxed);
+    }
+
+    /// Early frames that wait for their operations.
+    pub fn kept(&self) -> usize {
+        self.kept.lock().expect("no panic").len()
     }
 
     pub fn retire(&self, op: OpKey) {
@@ -222,6 +240,19 @@ impl Directory for Book {
             Some(None) => Lookup::Retired,
             None => Lookup::Unknown,
         }
+    }
+
+    fn keep(&self, frame: EarlyFrame) -> Result<(), Violation> {
+        let mut kept = self.kept.lock().expect("no panic");
+        if let Lookup::Active(transfer) = self.find(&frame.header().op) {
+            drop(kept);
+            return frame.hand_over(&*transfer);
+        }
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(Violation { text: "no room".to_owned() });
+        }
+        kept.push(frame);
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where an operation stands: what all of its threads read and change under one lock.
 
-use super::super::attempt::Attempt;
+use super::super::{attempt::Attempt, early::EarlyBegin};
 use crate::{Error, control::Control, limit::Limit, world::Known};
 use pccl_protocol::{OpFault, OpId, PeerId};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(super) enum Phase {
     Voting,
     /// The epoch of the vote is over; the conductor will vote again.
     Stale,
-    /// Data moves.
+    /// Data moves. Of an attempt that began early, others may still have to vote.
     Running,
     /// Has a result.
     Finished,
@@ -43,9 +43,11 @@ pub(super) struct State {
     pub(super) told: bool,
     /// The vote for the present attempt is out.
     pub(super) initiated: bool,
-    /// The fault of the present attempt that came before the news that it has begun: others begin a little earlier, and
-    /// what they send may be damaged.
-    pub(super) early: Option<OpFault>,
+    /// The fault of the present attempt that came before it has begun here: others begin earlier, and what they send
+    /// may be damaged.
+    pub(super) held: Option<OpFault>,
+    /// The present attempt began early.
+    pub(super) early: Option<EarlyBegin>,
     pub(super) result: Option<Result<(), Error>>,
     /// The world with the master's answer, if that is where the result is from.
     pub(super) answer_world: Option<Arc<Known>>,
@@ -67,6 +69,7 @@ impl State {
             given_up: None,
             told: false,
             initiated: false,
+            held: None,
             early: None,
             result: None,
             answer_world: None,
@@ -87,12 +90,12 @@ impl State {
     pub(super) fn begin(&mut self, world: Arc<Known>) -> Option<OpFault> {
         self.phase = Phase::Running;
         self.begun_in = Some(world);
-        self.early.take()
+        self.held.take()
     }
 
     /// Keeps a fault until the attempt begins. The first one counts.
     pub(super) fn hold(&mut self, fault: &OpFault) {
-        self.early.get_or_insert_with(|| fault.clone());
+        self.held.get_or_insert_with(|| fault.clone());
     }
 
     /// Whether `id` is the attempt that runs, or is voted for.

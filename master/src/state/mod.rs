@@ -112,6 +112,7 @@ const RULES: &[Rule] = &[
         it.admission.answer_pending_queries(&it.groups, &mut it.roll, &mut it.out)
     }),
     ("report_progress", |it| it.roll.report_progress(&mut it.out)),
+    ("retire_spent_identities", |it| it.groups.retire_spent_identities(&mut it.roll, &mut it.out)),
     ("forget_the_world", MasterState::forget_the_world),
 ];
 

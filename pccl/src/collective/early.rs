@@ -5,7 +5,10 @@ use parking_lot::Mutex;
 use pccl_protocol::{Descriptor, GroupEpoch, OpId, PeerId};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tinysockets::link::{EarlyFrame, Violation};
 
@@ -23,6 +26,7 @@ const MAX_LOST: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct EarlyRoom {
     used_bytes: Mutex<usize>,
+    is_closed: AtomicBool,
 }
 
 /// A part of the [`EarlyRoom`], until it is dropped.
@@ -33,8 +37,21 @@ pub(crate) struct EarlyBegin {
 }
 
 impl EarlyRoom {
+    /// The master has too few peers: an early begin would be void, and cost an epoch.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// An operation is done.
+    pub(crate) fn open(&self) {
+        self.is_closed.store(false, Ordering::Relaxed);
+    }
+
     /// Takes room for an operation of this number of ranks, if there is some.
     pub(crate) fn take(self: &Arc<Self>, descriptor: &Descriptor, ranks: usize) -> Option<EarlyBegin> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return None;
+        }
         let frame_bytes = usize::try_from(descriptor.bytes()).ok()?.max(LEAST_BYTES);
         // A neighbour may get the contribution of each rank, and the result.
         let bytes = frame_bytes.checked_mul(ranks + 1)?;
@@ -209,6 +226,9 @@ mod tests {
         assert_eq!(begun.len(), MAX_SENT_BYTES / (5 * 4000));
         drop(begun);
         assert_eq!(*room.used_bytes.lock(), 0);
+        room.close();
+        assert!(room.take(&descriptor, 4).is_none());
+        room.open();
         let empty = Descriptor::all_reduce(vec![PartDescriptor { count: 0, ..part }], Algorithm::Automatic);
         assert_eq!(room.take(&empty, 1023).map(|begun| begun.bytes), Some(1024 * LEAST_BYTES));
     }

@@ -220,6 +220,7 @@ impl Op {
     /// The master's answer that there are too few peers.
     pub(crate) fn too_few(&self, id: OpId, answer: &TooFewPeers) {
         let mut state = self.state.lock();
+        self.common.early.close();
         if state.is_current(id) {
             let error =
                 Error::TooFewPeers { have: answer.have, need: answer.need, in_group: answer.need_in_group };
@@ -239,6 +240,7 @@ impl Op {
         let mut answer_world = self.common.told.world();
         let result = match outcome {
             Outcome::Done(_) if complete => {
+                self.common.early.open();
                 // A member may be lost between its last packet for this and the answer. This success tells the caller
                 // who took part, and in which order; the loss comes with the next call.
                 answer_world =

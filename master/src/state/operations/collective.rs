@@ -217,6 +217,19 @@ impl Groups {
         fired
     }
 
+    /// Rule: no identity of an attempt is used twice. Contributions to one that ended without an outcome may lie with
+    /// members that have not called it. An epoch with the same edges begins, in which nobody takes them.
+    pub(crate) fn retire_spent_identities(&mut self, roll: &mut Roll, out: &mut Outbox) -> bool {
+        let due = self.which(|group| group.work.has_spent);
+        for id in &due {
+            let Some(group) = self.get_mut(id) else { continue };
+            group.work.has_spent = false;
+            group.begin_epoch();
+            group.push_ring(*id, roll, out);
+        }
+        !due.is_empty()
+    }
+
     /// Whether nothing is to be done about any operation, as a look at all of them says. For tests.
     pub(crate) fn collectives_rest(&self, roll: &Roll) -> bool {
         self.iter().all(|(id, group)| {
@@ -338,11 +351,14 @@ impl Groups {
         };
         let members = group.votes_for(id.tag);
         let voters: Vec<PeerId> = match group.work.ops.remove(id) {
-            Some(Op::Voting { votes, .. }) => votes.into_keys().collect(),
+            Some(Op::Voting { votes, begun, .. }) => {
+                group.work.has_spent |= matches!(packet, M2c::TooFewPeers(_)) && !begun.is_empty();
+                votes.into_keys().collect()
+            }
             Some(Op::Running { participants, .. }) => participants.into_keys().collect(),
             None => Vec::new(),
         };
-        out.changed |= group.is_quiet();
+        out.changed |= group.is_quiet() || group.work.has_spent;
         if let Some(outcome) = record {
             let text = match &outcome {
                 Outcome::Aborted(verdict) => Some(format!("group {group_id}: {verdict}")),

@@ -17,6 +17,8 @@ pub(crate) struct Work {
     pub(crate) counted_since: GroupEpoch,
     /// Outcomes since then, by tag.
     pub(crate) history: History,
+    /// An attempt that some had begun early has ended without an outcome: its identity must not be used again.
+    pub(crate) has_spent: bool,
 }
 
 impl Work {

@@ -105,6 +105,22 @@ fn a_death_after_both_votes_makes_the_attempt_void_while_a_vote_is_missing() {
     assert!(matches!(rig.answer(3), M2c::Stale(_)));
 }
 
+/// The third may hold contributions to an attempt that was answered, and must not take them for those of the next call.
+#[test]
+fn an_attempt_that_ended_without_an_outcome_is_no_identity_any_more() {
+    for (is_early, epochs) in [(true, 1), (false, 0)] {
+        let mut rig = Rig::with(|options| options.min_world_size = 4);
+        rig.join(&[1, 2, 3], 0);
+        let op = rig.op(1, 1, 0);
+        rig.send(1, C2m::Initiate(Initiate { op, descriptor: descriptor(64), has_begun: is_early }));
+        assert!(matches!(rig.answer(1), M2c::TooFewPeers(_)));
+        assert_eq!(rig.epoch(3).0, op.epoch.0 + epochs);
+        rig.initiate(3, op);
+        let answer = rig.answer(3);
+        assert_eq!(matches!(answer, M2c::Stale(_)), is_early, "{answer:?}");
+    }
+}
+
 #[test]
 fn only_who_has_begun_early_may_complete_before_the_last_vote_and_once() {
     let refused = |votes: &dyn Fn(&mut Rig, OpId)| {

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 enum Vote {
     Initiate,
     Complete,
+    /// Both, by peers that begin early: their contributions are out before either vote.
+    Early,
     /// Initiate, while the mesh is being connected, by callers that choose pairwise exchange.
     Pairwise,
     Sync,
@@ -147,6 +149,7 @@ impl Table {
             let packets = match (table.vote, key) {
                 // Its mesh stands later than it votes.
                 (Vote::Pairwise, 1) => vec![vote, report],
+                (Vote::Early, _) => vec![vote, table.complete(key)],
                 // The meshes of the others stand. One of them has voted, unless there is time for all orders.
                 (Vote::Pairwise, _) => {
                     table.send(key, report);
@@ -220,7 +223,15 @@ impl Table {
     }
 
     fn initiate(&self, key: u64) -> C2m {
-        C2m::Initiate(Initiate { op: self.op(key), descriptor: self.descriptor(), has_begun: false })
+        C2m::Initiate(Initiate {
+            op: self.op(key),
+            descriptor: self.descriptor(),
+            has_begun: self.vote == Vote::Early,
+        })
+    }
+
+    fn complete(&self, key: u64) -> C2m {
+        C2m::Complete(Complete { op: self.op(key), fault: None, moved_bytes: 0 })
     }
 
     fn descriptor(&self) -> Descriptor {
@@ -234,6 +245,7 @@ impl Table {
     /// All are told what follows from their plan; the mesh is used exactly if all have said that it stands.
     fn commence(&mut self, key: u64, commence: &Commence) {
         let (op, named) = (commence.op, commence.algorithm);
+        assert_ne!(self.vote, Vote::Early, "{key} is told to begin, and has begun");
         let plan = self.peers[&key].plan.as_ref().expect("a plan");
         let ranks = plan.members.len();
         assert_eq!(named, self.descriptor().algorithm_for(ranks, plan.paths));
@@ -255,8 +267,8 @@ impl Table {
     fn first(&self, key: u64) -> C2m {
         let request = RequestId(1);
         match self.vote {
-            Vote::Initiate | Vote::Pairwise => self.initiate(key),
-            Vote::Complete => C2m::Complete(Complete { op: self.op(key), fault: None, moved_bytes: 0 }),
+            Vote::Initiate | Vote::Early | Vote::Pairwise => self.initiate(key),
+            Vote::Complete => self.complete(key),
             Vote::Sync => C2m::SyncInitiate(SyncInitiate {
                 request,
                 epoch: self.peers[&key].epoch,
@@ -297,8 +309,9 @@ impl Table {
             M2c::Admitted(_) => peer.admitted = true,
             M2c::Stale(stale) => {
                 assert_eq!(stale.epoch, peer.epoch, "stale came before its ring");
-                let again = self.first(key);
-                self.peers.get_mut(&key).expect("a peer").queue.push_back(again);
+                let again = [self.first(key), self.complete(key)];
+                let votes = if self.vote == Vote::Early { 2 } else { 1 };
+                self.peers.get_mut(&key).expect("a peer").queue.extend(again.into_iter().take(votes));
             }
             M2c::Commence(commence) if !setup => self.commence(key, &commence),
             M2c::SyncPlan(plan) => {
@@ -397,7 +410,7 @@ impl Table {
         assert!(alive.iter().all(|peer| peer.admitted), "a newcomer was left outside");
         assert!(waiting.is_empty(), "{waiting:?}");
         match self.vote {
-            Vote::Initiate | Vote::Complete | Vote::Pairwise => {
+            Vote::Initiate | Vote::Complete | Vote::Early | Vote::Pairwise => {
                 assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "different outcomes: {answers:?}");
                 let done = answers.iter().all(|answer| {
                     matches!(answer, M2c::Outcome(OpOutcome { outcome: Outcome::Done(_), .. }))
@@ -461,8 +474,8 @@ fn explore(vote: Vote, harm: Harm) -> u64 {
 
 #[test]
 fn every_order_of_a_vote_and_a_death() {
-    let votes = [Vote::Initiate, Vote::Complete, Vote::Pairwise, Vote::Sync, Vote::Topology, Vote::Pending];
-    for vote in votes {
+    use Vote::{Complete, Early, Initiate, Pairwise, Pending, Sync, Topology};
+    for vote in [Initiate, Complete, Early, Pairwise, Sync, Topology, Pending] {
         for victim in 1..=3 {
             let orders = explore(vote, Harm::Death(victim));
             println!("{vote:?}, death of {victim}: {orders} orders");

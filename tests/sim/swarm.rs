@@ -30,9 +30,9 @@ pub(crate) enum Model {
     Away,
     /// Nobody can dial some processes.
     Outbound,
-    /// Everything: some masters have a relay for those.
+    /// Some masters have a relay for those.
     Relay,
-    /// And small operations begin early.
+    /// Everything: small operations begin early.
     Early,
 }
 

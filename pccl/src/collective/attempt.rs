@@ -99,7 +99,8 @@ impl Attempt {
         &self.progress
     }
 
-    /// Whether whole contributions travel. Their frames are early ones: who sends one does not know who has voted.
+    /// Whether whole contributions travel. Their frames are early ones: their sender does not know who has
+    /// voted.
     pub(crate) fn is_whole(&self) -> bool {
         self.program.is_whole()
     }

@@ -22,34 +22,34 @@ const LEAST_BYTES: usize = 512;
 /// Attempts of which something was thrown away, at most.
 const MAX_LOST: usize = 1024;
 
-/// The room of a peer for early begins.
+/// The budget of a peer for its early begins.
 #[derive(Debug, Default)]
-pub(crate) struct EarlyRoom {
+pub(crate) struct EarlyBudget {
     used_bytes: Mutex<usize>,
-    is_closed: AtomicBool,
+    is_suspended: AtomicBool,
 }
 
-/// A part of the [`EarlyRoom`], until it is dropped.
+/// A part of the [`EarlyBudget`], until it is dropped.
 #[derive(Debug)]
 pub(crate) struct EarlyBegin {
-    room: Arc<EarlyRoom>,
+    budget: Arc<EarlyBudget>,
     bytes: usize,
 }
 
-impl EarlyRoom {
+impl EarlyBudget {
     /// The master has too few peers: an early begin would be void, and cost an epoch.
-    pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
+    pub(crate) fn suspend(&self) {
+        self.is_suspended.store(true, Ordering::Relaxed);
     }
 
     /// An operation is done.
-    pub(crate) fn open(&self) {
-        self.is_closed.store(false, Ordering::Relaxed);
+    pub(crate) fn resume(&self) {
+        self.is_suspended.store(false, Ordering::Relaxed);
     }
 
-    /// Takes room for an operation of this number of ranks, if there is some.
+    /// Takes what an operation of this number of ranks needs, if as much is left.
     pub(crate) fn take(self: &Arc<Self>, descriptor: &Descriptor, ranks: usize) -> Option<EarlyBegin> {
-        if self.is_closed.load(Ordering::Relaxed) {
+        if self.is_suspended.load(Ordering::Relaxed) {
             return None;
         }
         let frame_bytes = usize::try_from(descriptor.bytes()).ok()?.max(LEAST_BYTES);
@@ -60,13 +60,13 @@ impl EarlyRoom {
             return None;
         }
         *used += bytes;
-        Some(EarlyBegin { room: self.clone(), bytes })
+        Some(EarlyBegin { budget: self.clone(), bytes })
     }
 }
 
 impl Drop for EarlyBegin {
     fn drop(&mut self) {
-        *self.room.used_bytes.lock() -= self.bytes;
+        *self.budget.used_bytes.lock() -= self.bytes;
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) struct EarlyFrames {
 
 impl EarlyFrames {
     /// Keeps a frame from a neighbour. If it has sent too many, those of another attempt go: the outcome of one at
-    /// least is decided, as the neighbour has no room for as much without one.
+    /// least is decided, as it exceeds the budget of the neighbour without one.
     pub(super) fn keep(&mut self, from: PeerId, id: OpId, frame: EarlyFrame) -> Result<(), Violation> {
         // The attempts before it have outcomes.
         self.forget(|other| (other.epoch, other.tag) == (id.epoch, id.tag) && other.attempt < id.attempt);
@@ -219,17 +219,18 @@ mod tests {
 
     #[test]
     fn a_peer_sends_no_more_than_others_keep() {
-        let room = Arc::new(EarlyRoom::default());
+        let budget = Arc::new(EarlyBudget::default());
         let part = PartDescriptor::new(1000, DataType::Float32, ReduceOp::Sum);
         let descriptor = Descriptor::all_reduce(vec![part], Algorithm::Automatic);
-        let begun: Vec<EarlyBegin> = std::iter::from_fn(|| room.take(&descriptor, 4)).take(10_000).collect();
+        let begun: Vec<EarlyBegin> =
+            std::iter::from_fn(|| budget.take(&descriptor, 4)).take(10_000).collect();
         assert_eq!(begun.len(), MAX_SENT_BYTES / (5 * 4000));
         drop(begun);
-        assert_eq!(*room.used_bytes.lock(), 0);
-        room.close();
-        assert!(room.take(&descriptor, 4).is_none());
-        room.open();
+        assert_eq!(*budget.used_bytes.lock(), 0);
+        budget.suspend();
+        assert!(budget.take(&descriptor, 4).is_none());
+        budget.resume();
         let empty = Descriptor::all_reduce(vec![PartDescriptor { count: 0, ..part }], Algorithm::Automatic);
-        assert_eq!(room.take(&empty, 1023).map(|begun| begun.bytes), Some(1024 * LEAST_BYTES));
+        assert_eq!(budget.take(&empty, 1023).map(|begun| begun.bytes), Some(1024 * LEAST_BYTES));
     }
 }

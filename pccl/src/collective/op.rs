@@ -220,8 +220,8 @@ impl Op {
     /// The master's answer that there are too few peers.
     pub(crate) fn too_few(&self, id: OpId, answer: &TooFewPeers) {
         let mut state = self.state.lock();
-        self.common.early.close();
         if state.is_current(id) {
+            self.common.early.suspend();
             let error =
                 Error::TooFewPeers { have: answer.have, need: answer.need, in_group: answer.need_in_group };
             state.answer_world = Some(self.common.told.world());
@@ -240,7 +240,7 @@ impl Op {
         let mut answer_world = self.common.told.world();
         let result = match outcome {
             Outcome::Done(_) if complete => {
-                self.common.early.open();
+                self.common.early.resume();
                 // A member may be lost between its last packet for this and the answer. This success tells the caller
                 // who took part, and in which order; the loss comes with the next call.
                 answer_world =

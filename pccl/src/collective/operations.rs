@@ -1,6 +1,6 @@
 //! The things that the operations of one session have in common.
 
-use super::{algorithm::Programs, early::EarlyRoom, links::Links, table::OpTable};
+use super::{algorithm::Programs, early::EarlyBudget, links::Links, table::OpTable};
 use crate::{backups::BackupPool, control::Control, world::Told};
 use pccl_flight::Recorder;
 use std::sync::Arc;
@@ -15,5 +15,5 @@ pub(crate) struct Operations {
     pub(crate) links: Links,
     pub(crate) backups: BackupPool,
     pub(crate) programs: Programs,
-    pub(crate) early: Arc<EarlyRoom>,
+    pub(crate) early: Arc<EarlyBudget>,
 }

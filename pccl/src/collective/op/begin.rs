@@ -122,8 +122,8 @@ impl Op {
         if self.common.links.fault_for(id.epoch, self.users(attempt.algorithm())).is_some() {
             return false;
         }
-        let Some(room) = self.common.early.take(&self.descriptor, ranks) else { return false };
-        self.state.lock().early = Some(room);
+        let Some(begin) = self.common.early.take(&self.descriptor, ranks) else { return false };
+        self.state.lock().early = Some(begin);
         flight::began_early(&self.common.flight, id, attempt.algorithm());
         log::trace!("{id}: begins early");
         attempt.start();

@@ -17,3 +17,4 @@ mod program;
 mod returning;
 mod rotation;
 mod run_names;
+mod standby;

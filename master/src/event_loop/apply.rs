@@ -97,8 +97,10 @@ impl EventLoop {
     /// yet.
     pub(crate) fn send(&mut self, clients: &[ClientKey], packet: &M2c, slow: &mut Vec<ClientKey>) {
         let mut encoded = frame(packet).counted(&self.queued);
-        // Answers to strangers say nothing that a peer would act on.
-        let is_open = matches!(packet, M2c::Status(_) | M2c::Rates(_) | M2c::Examined(_));
+        // Answers to strangers say nothing that a peer would act on. Those to a peer count among its packets: a master
+        // that takes over must know each of them.
+        let is_answer = matches!(packet, M2c::Status(_) | M2c::Rates(_) | M2c::Examined(_));
+        let is_open = is_answer && !clients.iter().any(|client| self.state.is_peer(*client));
         let held_until = if is_open { 0 } else { self.held_until() };
         if self.replication.is_some() {
             // Which packets leave must follow from what the state was given, not from who reads how fast.

@@ -1,7 +1,7 @@
-"""The constants, structures and functions of ``pccl.h``, made of it by ``make_python_declarations`` of tidy."""
+"""The constants, structures and functions of the C headers, made by ``make_python_declarations`` of tidy."""
 
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
-                    c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32,
+                    c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
 
 pcclSuccess = 0
 pcclNotInitialized = 1
@@ -337,6 +337,26 @@ class IterationMember(Structure):
         ("id", c_char * 72),
     ]
 
+pcclDilocoNothing = 0
+pcclDilocoHandIn = 1
+pcclDilocoTakeOver = 2
+
+
+class DilocoStats(Structure):
+    _fields_ = [
+        ("rounds", c_uint64),
+        ("weight", c_double),
+        ("rounds_here", c_uint64),
+        ("contributed", c_uint64),
+        ("stood_in", c_uint64),
+        ("repeated", c_uint64),
+        ("sent_bytes", c_uint64),
+        ("plain_bytes", c_uint64),
+        ("exchange_seconds", c_double),
+        ("waited_seconds", c_double),
+        ("members", c_uint64),
+    ]
+
 
 #: Of each function the type of its result, and those of its parameters.
 FUNCTIONS = {
@@ -474,4 +494,19 @@ FUNCTIONS = {
     "pcclStage": (c_int, [c_void_p, c_size_t, c_void_p, c_bool, POINTER(c_void_p), POINTER(c_void_p)]),
     "pcclUnstage": (c_int, [c_void_p, c_bool]),
     "pcclUnstageOnStream": (c_int, [c_void_p]),
+    "pcclDilocoCreate": (c_int, [c_void_p, POINTER(c_void_p)]),
+    "pcclDilocoSet": (c_int, [c_void_p, c_char_p, c_char_p]),
+    "pcclDilocoJoin": (c_int, [c_void_p, POINTER(c_float), c_uint64]),
+    "pcclDilocoStep": (c_int, [c_void_p, POINTER(c_float), c_uint64, c_double]),
+    "pcclDilocoCount": (c_int, [c_void_p, c_double]),
+    "pcclDilocoNext": (c_int, [c_void_p, POINTER(c_int), POINTER(c_uint64)]),
+    "pcclDilocoContribute": (c_int, [c_void_p, c_uint64, POINTER(c_float), c_uint64]),
+    "pcclDilocoLand": (c_int, [c_void_p, c_uint64, POINTER(c_float), c_uint64]),
+    "pcclDilocoLoadOuter": (c_int, [c_void_p, POINTER(c_float), c_uint64]),
+    "pcclDilocoGetStepIndex": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "pcclDilocoGetStats": (c_int, [c_void_p, POINTER(DilocoStats)]),
+    "pcclDilocoTakeReport": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "pcclDilocoSave": (c_int, [c_void_p, c_char_p]),
+    "pcclDilocoFinish": (c_int, [c_void_p, POINTER(c_float), c_uint64, c_uint64]),
+    "pcclDilocoDestroy": (c_int, [c_void_p]),
 }

@@ -34,6 +34,18 @@ fn members_of_a_global_iteration_in_c() {
 }
 
 #[test]
+fn members_of_a_diloco_run_in_c() {
+    let program = compile(Language::C99, "tests/abi/c/diloco.c", "diloco").expect("a C compiler");
+    let output = Command::new(program).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_member_of_a_diloco_run_in_cpp() {
+    runs_in_cpp("diloco");
+}
+
+#[test]
 fn an_older_cpp_is_told_what_is_needed_in_one_sentence() {
     let Some(compiler) = compiler(Language::Cpp17) else { return };
     let output = Command::new(compiler)

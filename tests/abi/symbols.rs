@@ -50,9 +50,18 @@ fn exports(file: &[u8]) -> (BTreeSet<String>, String) {
     (symbols, text(file, sections[strings].1 + number::<8>(file, soname + 8)))
 }
 
-/// Functions that the header declares.
+/// The text of both headers of a language.
+fn headers(extension: &str) -> String {
+    let read = |name: &str| {
+        let path = root().join("include").join(name).with_extension(extension);
+        fs::read_to_string(path).expect("the header")
+    };
+    ["pccl", "pccl_diloco"].map(read).concat()
+}
+
+/// Functions that the headers declare.
 pub(crate) fn declared() -> BTreeSet<String> {
-    let header = fs::read_to_string(root().join("include/pccl.h")).expect("the header");
+    let header = headers("h");
     let declarations = header.split("PCCL_EXPORT ").skip(1).filter_map(|rest| rest.split_once('('));
     let names = declarations.map(|(front, _)| front.rsplit([' ', '*']).next().expect("a name").to_owned());
     names.filter(|name| name.starts_with("pccl")).collect()
@@ -71,8 +80,8 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
 
 #[test]
 fn the_header_for_cpp_has_all_functions() {
-    let header = fs::read_to_string(root().join("include/pccl.hpp")).expect("the header");
+    let header = headers("hpp");
     let missing: Vec<_> =
         declared().into_iter().filter(|name| !header.contains(&format!("{name}("))).collect();
-    assert!(missing.is_empty(), "pccl.hpp lacks {missing:?}");
+    assert!(missing.is_empty(), "the headers for C++ lack {missing:?}");
 }

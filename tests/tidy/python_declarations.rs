@@ -3,13 +3,13 @@
 use crate::tree::{self, Tree};
 use std::{collections::BTreeMap, fmt::Write};
 
-const HEADER: &str = "include/pccl.h";
+const HEADERS: [&str; 2] = ["include/pccl.h", "include/pccl_diloco.h"];
 const MODULE: &str = "python/pccl/_declarations.py";
 const HEAD: &str = "\
-\"\"\"The constants, structures and functions of ``pccl.h``, made of it by ``make_python_declarations`` of tidy.\"\"\"
+\"\"\"The constants, structures and functions of the C headers, made by ``make_python_declarations`` of tidy.\"\"\"
 
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int32, c_size_t,
-                    c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32,
+                    c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
 ";
 /// Types of C by value, with those of `ctypes`.
 const VALUES: &[(&str, &str)] = &[
@@ -22,6 +22,7 @@ const VALUES: &[(&str, &str)] = &[
     ("uint8_t", "c_uint8"),
     ("size_t", "c_size_t"),
     ("double", "c_double"),
+    ("float", "c_float"),
     ("char", "c_char"),
 ];
 
@@ -65,6 +66,7 @@ impl Declarations {
             (None, 1) if base == "void" => Some("c_void_p".to_owned()),
             (None, 2) if base == "void" => Some("POINTER(c_void_p)".to_owned()),
             (Some(Kind::Enum), 0) => Some("c_int".to_owned()),
+            (Some(Kind::Enum), 1) => Some("POINTER(c_int)".to_owned()),
             (Some(Kind::Opaque | Kind::Bytes), 1) => Some("c_void_p".to_owned()),
             (Some(Kind::Opaque), 2) => Some("POINTER(c_void_p)".to_owned()),
             (Some(Kind::Structure | Kind::Callback | Kind::Bytes), 0) => Some(name.to_owned()),
@@ -155,6 +157,8 @@ fn statements(header: &str) -> Vec<String> {
     for c in lines.join(" ").chars() {
         match c {
             '{' => depth += 1,
+            // The end of `extern "C"`.
+            '}' if depth == 0 => continue,
             '}' => depth -= 1,
             ';' if depth == 0 => {
                 all.push(std::mem::take(&mut statement).split_whitespace().collect::<Vec<_>>().join(" "));
@@ -179,11 +183,15 @@ fn made(header: &str) -> String {
     format!("{HEAD}{text}\n\n{about}\nFUNCTIONS = {{\n{functions}}}\n")
 }
 
-/// A module that says something else than the header.
+/// The headers, one after the other.
+fn headers(tree: &Tree) -> String {
+    HEADERS.iter().filter_map(|header| tree.get(*header)).cloned().collect()
+}
+
+/// A module that says something else than the headers.
 pub(crate) fn problems(tree: &Tree) -> Vec<String> {
-    let header = tree.get(HEADER).map_or("", String::as_str);
     let module = std::fs::read_to_string(tree::root().join(MODULE)).unwrap_or_default();
-    if module == made(header) {
+    if module == made(&headers(tree)) {
         return Vec::new();
     }
     vec![format!("{MODULE} is stale (make_python_declarations writes it)")]
@@ -250,5 +258,5 @@ Tell = CFUNCTYPE(None, POINTER(Peer), c_void_p)
 fn make_python_declarations() {
     let tree = tree::read();
     let path = tree::root().join(MODULE);
-    std::fs::write(path, made(&tree[HEADER])).expect("the module can be written");
+    std::fs::write(path, made(&headers(&tree))).expect("the module can be written");
 }

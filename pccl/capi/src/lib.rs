@@ -1,13 +1,13 @@
-//! The C interface: what `include/pccl.h` declares.
+//! The C interface: what `include/pccl.h` and `include/pccl_diloco.h` declare.
 //!
 //! Each function turns its arguments into Rust values, all of them checked, makes one call of the library, and turns
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `iteration`, `ahead`, `diff`, `files`, `calls`,
-//! `clip`, `moves`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`, `groups`, `convert`,
-//! `raw`, `fork`, `logging`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`, `failure`, `child`,
-//! `types`.
+//! Modules from top to bottom, each of which uses only those below it: `diloco`, `iteration`, `ahead`, `diff`,
+//! `files`, `calls`, `clip`, `moves`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`,
+//! `groups`, `convert`, `raw`, `fork`, `logging`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`,
+//! `failure`, `child`, `types`.
 
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
 extern crate pccl_log as log;
@@ -22,6 +22,7 @@ mod convert;
 mod device;
 mod diagnosis;
 mod diff;
+mod diloco;
 mod failure;
 mod files;
 mod fork;

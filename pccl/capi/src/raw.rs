@@ -95,6 +95,39 @@ pub(crate) fn buffer(pointer: *const c_void, count: usize, name: &str) -> Outcom
     }
 }
 
+/// Numbers of a caller, for reading.
+///
+/// # Safety
+/// If it is not null, it points to `count` of them, which nobody writes while the result is used.
+pub(crate) unsafe fn slice<'a>(pointer: *const f32, count: usize, name: &str) -> Outcome<&'a [f32]> {
+    check_floats(pointer, count, name)?;
+    // SAFETY: by the contract of this function; it is aligned, and not too long.
+    Ok(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer, count) } })
+}
+
+/// Numbers of a caller, for reading and writing.
+///
+/// # Safety
+/// If it is not null, it points to `count` of them, which nobody else uses while the result is used.
+pub(crate) unsafe fn slice_mut<'a>(pointer: *mut f32, count: usize, name: &str) -> Outcome<&'a mut [f32]> {
+    check_floats(pointer, count, name)?;
+    // SAFETY: by the contract of this function; it is aligned, and not too long.
+    Ok(if count == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(pointer, count) } })
+}
+
+fn check_floats(pointer: *const f32, count: usize, name: &str) -> Outcome {
+    if count > 0 {
+        check(pointer, name)?;
+    }
+    if !pointer.is_aligned() {
+        return Err(Failure::argument(format!("{name} is not where floats may lie")));
+    }
+    if count > isize::MAX as usize / size_of::<f32>() {
+        return Err(Failure::argument(format!("{name} has {count} items")));
+    }
+    Ok(())
+}
+
 /// Writes as many peers as there is room for, and how many there are.
 ///
 /// # Safety

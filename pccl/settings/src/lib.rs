@@ -80,7 +80,7 @@ macro_rules! settings {
             $(, by $by:tt)?;)+
     }) => {
         $(#[doc = $about])+
-        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq)]
         pub struct $Config {
             $($(#[doc = $text])+ $vis $name: $type,)+
         }

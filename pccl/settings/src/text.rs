@@ -98,6 +98,24 @@ macro_rules! numbers {
 }
 numbers!(u8, u16, u32, u64, usize);
 
+/// Numbers with a fraction.
+macro_rules! fractions {
+    ($($type:ty),+) => {
+        $(impl Text for $type {
+            const FORM: &'static str = "X";
+
+            fn from_text(text: &str) -> Result<Self, String> {
+                parsed(text, "a number")
+            }
+
+            fn to_text(&self) -> String {
+                self.to_string()
+            }
+        })+
+    };
+}
+fractions!(f32, f64);
+
 impl Text for String {
     const FORM: &'static str = "TEXT";
     const IS_ANY_TEXT: bool = true;
@@ -111,20 +129,27 @@ impl Text for String {
     }
 }
 
-impl Text for Vec<String> {
-    const FORM: &'static str = "TEXT,...";
+/// Lists, each entry of which is read as one value.
+macro_rules! lists {
+    ($($type:ty: $form:literal),+) => {
+        $(impl Text for Vec<$type> {
+            const FORM: &'static str = $form;
 
-    fn from_text(text: &str) -> Result<Self, String> {
-        if text.trim().is_empty() || text.trim() == NONE {
-            return Ok(Self::new());
-        }
-        Ok(text.split(',').map(|entry| entry.trim().to_owned()).collect())
-    }
+            fn from_text(text: &str) -> Result<Self, String> {
+                if text.trim().is_empty() || text.trim() == NONE {
+                    return Ok(Self::new());
+                }
+                text.split(',').map(|entry| <$type>::from_text(entry.trim())).collect()
+            }
 
-    fn to_text(&self) -> String {
-        if self.is_empty() { NONE.to_owned() } else { self.join(",") }
-    }
+            fn to_text(&self) -> String {
+                let entries: Vec<_> = self.iter().map(Text::to_text).collect();
+                if entries.is_empty() { NONE.to_owned() } else { entries.join(",") }
+            }
+        })+
+    };
 }
+lists!(String: "TEXT,...", usize: "N,...");
 
 impl Text for PathBuf {
     const FORM: &'static str = "PATH";

@@ -1,0 +1,224 @@
+//! The thread that makes the rounds: it takes part in each, whatever the caller does meanwhile.
+
+use crate::{
+    Averager, Fragments, Outer, RoundReport, Settings,
+    board::{Board, Posted},
+    muster::{self, Decision, RECORD_BYTES, Record, Rule},
+    settings::Grace,
+};
+use pccl::{Communicator, Error, SyncStrategy};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    comm: Arc<Communicator>,
+    board: Arc<Board>,
+    settings: Settings,
+    fragments: Fragments,
+    /// The settings that all must have alike.
+    text: String,
+    averager: Averager,
+    /// For each fragment, the rounds that its outer parameters have seen last.
+    changed: Vec<u64>,
+    /// The revision of the last sync.
+    synced_revision: Option<u64>,
+    /// The last call that was made has succeeded.
+    is_settled: bool,
+    quorum_since: Option<Instant>,
+    /// A round that is applied here, and that no sync has committed yet; whether the own contribution is in it.
+    unsynced: Option<(RoundReport, bool)>,
+}
+
+impl Rounds {
+    pub(crate) fn new(
+        comm: Arc<Communicator>,
+        board: Arc<Board>,
+        settings: Settings,
+        fragments: Fragments,
+    ) -> Self {
+        Self {
+            text: settings.text(&fragments),
+            averager: Averager::new(fragments.elements(), settings.compression),
+            changed: vec![0; fragments.count()],
+            comm,
+            board,
+            settings,
+            fragments,
+            synced_revision: None,
+            is_settled: false,
+            quorum_since: None,
+            unsynced: None,
+        }
+    }
+
+    /// Makes rounds until the caller has enough, or something has failed for good.
+    pub(crate) fn run(mut self) {
+        let (comm, board, min_world) = (self.comm.clone(), self.board.clone(), self.settings.min_world);
+        let ended = comm.run(&mut self, min_world, |it| !it.board.lock().stopping, |_, it| it.round());
+        let mut state = board.lock();
+        let is_wanted = state.stopping;
+        state.end = Some(if is_wanted { Ok(()) } else { ended });
+        board.notify();
+    }
+
+    /// One round, with all that comes before it.
+    fn round(&mut self) -> Result<(), Error> {
+        let mut synced = std::mem::take(&mut self.is_settled);
+        if !synced && self.synced_revision.is_some() {
+            self.board.lock().stats.repeated += 1;
+        }
+        self.quorum_since = None;
+        loop {
+            while self.comm.are_peers_pending()? {
+                self.comm.update_topology()?;
+            }
+            let (records, posted) = self.muster(synced)?;
+            let rank = self.comm.world().rank;
+            match self.rule().decide(&records, rank)? {
+                Decision::Sync => {
+                    self.sync()?;
+                    synced = true;
+                }
+                Decision::Wait { time, open } => {
+                    if open {
+                        self.quorum_since.get_or_insert_with(Instant::now);
+                    }
+                    self.board.wait_for_caller(time, open);
+                }
+                Decision::Go { weights } => {
+                    self.go(&records, &weights, posted.as_ref())?;
+                    self.sync()?;
+                    self.is_settled = true;
+                    return Ok(());
+                }
+            }
+            if self.board.lock().stopping {
+                return Ok(());
+            }
+        }
+    }
+
+    fn rule(&self) -> Rule {
+        let grace = match self.settings.grace {
+            Grace::Auto => None,
+            Grace::Fixed(grace) => Some(grace),
+        };
+        Rule { quorum: self.settings.quorum, grace }
+    }
+
+    /// The records of all members, and the contribution that the own one speaks of.
+    fn muster(&self, synced: bool) -> Result<(Vec<Record>, Option<Posted>), Error> {
+        let (record, posted) = self.board.record();
+        let waited = self.quorum_since.map_or(0, |since| since.elapsed().as_millis());
+        let waited_ms = u32::try_from(waited).unwrap_or(u32::MAX);
+        let record = Record { text: self.text.clone(), waited_ms, synced, ..record };
+        let world = self.comm.world();
+        let mut bytes = vec![0_u8; RECORD_BYTES * world.group_size];
+        match world.group_size {
+            1 => bytes.copy_from_slice(&record.encode()),
+            _ => drop(self.comm.all_gather(&record.encode(), &mut bytes, ())?),
+        }
+        let records = bytes.chunks(RECORD_BYTES).zip(&world.ring).map(|(bytes, peer)| {
+            Record::decode(bytes).ok_or_else(|| {
+                Error::InvalidArgument(format!("{peer} runs another version of pccl-diloco than this peer"))
+            })
+        });
+        Ok((records.collect::<Result<_, _>>()?, posted))
+    }
+
+    /// Averages a fragment and applies the outer step.
+    fn go(&mut self, records: &[Record], weights: &[f64], posted: Option<&Posted>) -> Result<(), Error> {
+        let world = self.comm.world();
+        let (round, fragment) = {
+            let outer = self.board.outer.lock();
+            (outer.rounds(), outer.next_fragment(&self.fragments))
+        };
+        let named = |is: fn(&Record) -> bool| {
+            world.ring.iter().zip(records).filter(move |(_, record)| is(record)).map(|(peer, _)| *peer)
+        };
+        for peer in named(|record| record.refused) {
+            log::warn!("round {round}: the contribution of {peer} is not finite, and left out");
+        }
+        let begun = Instant::now();
+        let mut report = RoundReport {
+            round,
+            fragment,
+            contributors: world
+                .ring
+                .iter()
+                .copied()
+                .zip(weights.iter().copied())
+                .filter(|it| it.1 > 0.0)
+                .collect(),
+            stand_ins: named(|record| !record.ready).collect(),
+            sent_bytes: 0,
+            plain_bytes: 0,
+            grace: muster::waited(records),
+            exchange: Duration::ZERO,
+        };
+        let mut unknown = None;
+        let mean = if report.contributors.is_empty() {
+            log::warn!("round {round}: all contributions have weight zero, so nothing changes");
+            None
+        } else {
+            let values = posted.map_or(&[][..], |posted| &posted.values);
+            let averaged =
+                self.averager.weighted_mean(&self.comm, self.fragments.range(fragment), values, weights)?;
+            (report.sent_bytes, report.plain_bytes) = (averaged.sent_bytes, averaged.plain_bytes);
+            unknown = averaged.unknown;
+            Some(averaged.mean)
+        };
+        let weight = report.weight();
+        self.board.outer.lock().advance(
+            &self.fragments,
+            &self.settings.outer,
+            mean.as_deref().map(|mean| (mean, weight)),
+        );
+        if let Some(changed) = self.changed.get_mut(fragment) {
+            *changed = round + 1;
+        }
+        report.exchange = begun.elapsed();
+        self.unsynced = Some((report, posted.is_some()));
+        unknown.map_or(Ok(()), Err)
+    }
+
+    /// Proves that all members hold the same outer state, or fetches it. Its revision is the number of rounds.
+    fn sync(&mut self) -> Result<(), Error> {
+        let mut outer = self.board.outer.lock();
+        let before = outer.rounds();
+        let mut state = outer.shared(before, &self.fragments)?;
+        if let Some(revision) = self.synced_revision {
+            for (fragment, _) in self.changed.iter().enumerate().filter(|(_, changed)| **changed <= revision)
+            {
+                for key in Outer::keys(fragment) {
+                    state.unchanged_since(&key, revision)?;
+                }
+            }
+        }
+        let info = self.comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
+        drop(state);
+        self.synced_revision = Some(info.revision);
+        let rounds = outer.rounds();
+        drop(outer);
+        match self.unsynced.take() {
+            Some((report, counted)) if report.round + 1 == rounds => {
+                log::info!("{report}");
+                self.board.finish_round(report, counted);
+            }
+            _ => {
+                let counted = rounds == before + 1 && self.averager.may_have_counted();
+                self.averager.settle(counted);
+                if info.rx_bytes > 0 {
+                    self.changed.fill(rounds);
+                    log::info!("took over the outer state after {rounds} rounds");
+                }
+                self.board.take_over(rounds, counted);
+            }
+        }
+        Ok(())
+    }
+}

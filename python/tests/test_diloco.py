@@ -1,0 +1,116 @@
+"""Low-communication training in Python: numpy members, a plan, wrong arguments."""
+
+import threading
+
+import numpy
+import pccl
+import pccl.diloco
+import pytest
+from pccl.diloco import plan
+
+PORTS = {"first_ports": (0, 0)}
+
+
+def together(members):
+    """Runs functions on threads of their own, and returns what they return."""
+    results, errors = [None] * len(members), []
+
+    def run(at):
+        try:
+            results[at] = members[at]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(members))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def descend(weights, goal):
+    weights += numpy.float32(0.1) * (goal - weights)
+
+
+def test_members_end_with_the_same_bits_and_say_how_it_went(tmp_path):
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        address = f"127.0.0.1:{master.port}"
+
+        def member(goal):
+            weights = numpy.full(5000, goal, numpy.float32)
+            with pccl.diloco.Member(address, weights, every=8, fragments=[2000, 3000], overlap=2, compress="int4",
+                                    **PORTS) as run:
+                while run.step_index < 160:
+                    descend(weights, goal)
+                    run.step(goal)
+                run.save(tmp_path / "outer.state")
+                run.finish()
+                return weights, run.stats(), run.reports()
+
+        ends = together([lambda: member(1.0), lambda: member(3.0)])
+    (first, stats, reports), (second, _, _) = ends
+    assert first.tobytes() == second.tobytes()
+    # One of three parts of the weight draws to 1, the others to 3.
+    assert 2.2 < first.mean() < 2.8
+    assert stats.rounds == stats.contributed == 40 and stats.members == 2
+    # Four steps before the first round, eight before each other one.
+    assert stats.weight == (4 + 39 * 8) * (1 + 3)
+    assert stats.plain_bytes > 6 * stats.sent_bytes
+    assert len(reports) == 40 and reports[0].startswith("round 0 | fragment 0 | 2 contributors")
+    assert (tmp_path / "outer.state").stat().st_size > 2 * 4 * 5000
+
+
+def test_a_member_that_is_alone_trains_and_goes_on_from_a_file(tmp_path):
+    path = str(tmp_path / "outer.state")
+    for begin, end in ((0, 20), (20, 40)):
+        with pccl.MasterNode("127.0.0.1:0") as master:
+            weights = numpy.zeros(10, numpy.float32)
+            resume = {"resume": path} if begin else {}
+            with pccl.diloco.Member(f"127.0.0.1:{master.port}", weights, every=2, outer="average", min_world=1,
+                                    **resume, **PORTS) as run:
+                assert run.step_index == begin and (weights == begin).all()
+                while run.step_index < end:
+                    weights += 1
+                    run.step()
+                run.save(path)
+            assert (weights == end).all()
+
+
+def test_what_makes_no_sense_is_a_sentence():
+    weights = numpy.zeros(10, numpy.float32)
+    for named, settings in (("every 10 with 4 fragments", {"every": 10, "fragments": 4}),
+                            ("compression", {"compress": "zip"}), ("quorum", {"quorum": 0}),
+                            ("add up to 7", {"every": 2, "fragments": [3, 4]}), ("grace", {"grace": "soon"})):
+        with pytest.raises(ValueError, match=named):
+            pccl.diloco.Member("127.0.0.1:1", weights, **settings)
+    with pytest.raises(TypeError, match="float32"):
+        pccl.diloco.Member("127.0.0.1:1", numpy.zeros(10))
+    with pytest.raises(ValueError, match="contiguous"):
+        pccl.diloco.Member("127.0.0.1:1", numpy.zeros((10, 2), numpy.float32)[:, 0])
+
+
+def test_a_contribution_that_is_not_finite_raises_and_the_member_may_go_on():
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        weights = numpy.zeros(10, numpy.float32)
+        with pccl.diloco.Member(f"127.0.0.1:{master.port}", weights, every=2, min_world=1, **PORTS) as run:
+            run.step()
+            weights[3] = numpy.nan
+            with pytest.raises(ValueError, match="parameter 3 of fragment 0"):
+                run.step()
+            assert numpy.isfinite(weights).all()
+            run.step()
+
+
+def test_the_plan_says_what_a_round_costs(capsys, monkeypatch):
+    cost = plan.cost(1e9, 200, 8, 0.8, 100, 4, 5, "int4")
+    assert cost.ddp_bytes / cost.sent_bytes > 300
+    assert 0 < cost.hidden_s <= cost.exchange_s and cost.ddp_utilisation < cost.utilisation <= 1
+    monkeypatch.setattr("sys.argv", ["plan", "--params", "1e9", "--mbit", "200", "--peers", "8", "--step-s", "0.8"])
+    plan.main()
+    assert "int4" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["plan", "--params", "1e9", "--mbit", "200", "--peers", "1", "--step-s", "0.8"])
+    with pytest.raises(SystemExit):
+        plan.main()

@@ -1,0 +1,70 @@
+"""Low-communication training of models of PyTorch."""
+
+import threading
+
+import pccl
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pccl.diloco import DiLoCo  # noqa: E402
+
+PORTS = {"first_ports": (0, 0)}
+
+
+def network(seed, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1)).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model
+
+
+def train(address, seed, steps, ends, dtype=torch.float32, **settings):
+    model = network(seed, dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = torch.Generator().manual_seed(100 + seed)
+    with DiLoCo(address, model, inner=optimizer, **settings, **PORTS) as run:
+        while run.step_index < steps:
+            inputs = torch.randn(32, 8, generator=generator)
+            loss = (model(inputs.to(dtype)) - inputs.sum(1, keepdim=True)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.step(tokens=32)
+    ends[seed] = (model, float(loss.detach()))
+
+
+@pytest.mark.parametrize("settings", [
+    {"every": 20, "fragments": 4, "overlap": 2, "compress": "int4"},
+    {"every": 10, "fragments": lambda name: int(name.startswith("2")), "compress": "int8", "quorum": 0.5},
+    {"every": 10, "compress": "bf16", "dtype": torch.bfloat16},
+])
+def test_models_end_alike_and_have_learnt(settings):
+    ends = {}
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        address = f"127.0.0.1:{master.port}"
+        threads = [threading.Thread(target=train, args=(address, seed, 400, ends), kwargs=settings)
+                   for seed in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    (first, loss), (second, _) = ends[0], ends[1]
+    for own, other in zip(first.parameters(), second.parameters()):
+        assert own.dtype == other.dtype and torch.equal(own, other)
+    # Without training it is about 8.
+    assert loss < 3
+
+
+def test_an_optimiser_of_another_model_is_refused():
+    model, other = network(0), network(1)
+    with pytest.raises(ValueError, match="not those of the model"):
+        DiLoCo("127.0.0.1:1", model, inner=torch.optim.SGD(other.parameters(), lr=0.1))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter"):
+        DiLoCo("127.0.0.1:1", model)
+    with pytest.raises(ValueError, match="not 0 to 1"):
+        DiLoCo("127.0.0.1:1", other, fragments=lambda name: 3 * int(name.startswith("2")))

@@ -48,7 +48,7 @@ typedef struct pcclDilocoStats_t {
     uint64_t plain_bytes;    /* the same without compression */
     double exchange_seconds; /* of all exchanges */
     double waited_seconds;   /* of those, the time that the caller waited: the rest was hidden */
-    uint64_t members;        /* in the last round */
+    uint64_t members;        /* of the run */
 } pcclDilocoStats_t;
 
 /* A member of the run of a communicator, with default settings. The communicator need not be connected; nobody else may

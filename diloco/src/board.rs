@@ -224,7 +224,6 @@ impl Board {
         stats.sent_bytes += report.sent_bytes;
         stats.plain_bytes += report.plain_bytes;
         stats.exchange += report.exchange;
-        stats.members = report.contributors.len() + report.stand_ins.len();
         if state.reports.len() == MAX_REPORTS {
             state.reports.pop_front();
         }

@@ -127,7 +127,9 @@ impl Rounds {
                 Error::InvalidArgument(format!("{peer} runs another version of pccl-diloco than this peer"))
             })
         });
-        Ok((records.collect::<Result<_, _>>()?, posted))
+        let records: Vec<_> = records.collect::<Result<_, _>>()?;
+        self.board.lock().stats.members = records.len();
+        Ok((records, posted))
     }
 
     /// Averages a fragment and applies the outer step.

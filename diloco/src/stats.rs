@@ -79,6 +79,6 @@ pub struct Stats {
     pub exchange: Duration,
     /// Time that the caller waited for results. The rest of `exchange` was hidden behind its inner steps.
     pub waited: Duration,
-    /// Members of the last round.
+    /// Members of the run.
     pub members: usize,
 }

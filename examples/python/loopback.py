@@ -13,9 +13,9 @@ def say(text):
     print(text, flush=True)
 
 
-def step(comm, number, loss):
-    """What a peer says after each step."""
-    say(f"step {number} peers {comm.get_attribute('global_world_size')} loss {loss:.3f}")
+def step(peers, number, loss):
+    """The line of a peer after a step."""
+    say(f"step {number} peers {peers} loss {loss:.3f}")
 
 
 def end(weights, accuracy):

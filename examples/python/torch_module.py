@@ -56,7 +56,7 @@ def peer(address):
         optimizer.step()
         scheduler.step()
         seen.value += BATCH * info.world_size
-        loopback.step(comm, state.revision, loss.item())
+        loopback.step(comm.get_attribute("global_world_size"), state.revision, loss.item())
 
     def peers():
         # The first ones begin together, and the replacement has its part, however long it takes to start.

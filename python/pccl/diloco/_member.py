@@ -37,7 +37,7 @@ class Stats(NamedTuple):
     exchange_seconds: float
     #: Of those, seconds that the caller waited: the rest was hidden behind its inner steps.
     waited_seconds: float
-    #: Members of the last round.
+    #: Members of the run.
     members: int
 
 

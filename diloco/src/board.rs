@@ -49,8 +49,8 @@ pub(crate) struct State {
     step_time: Option<Duration>,
     last_step: Option<Instant>,
     pub(crate) posted: Option<Posted>,
-    /// The round for which a quorum is ready.
-    pub(crate) open: Option<u64>,
+    /// A round, and when a quorum for it is ready.
+    quorum_at: Option<(u64, Instant)>,
     /// Fragments with results that the caller has not taken over.
     pub(crate) dirty: Vec<bool>,
     pub(crate) rounds: u64,
@@ -84,6 +84,12 @@ impl State {
 
     pub(crate) fn is_due(&self) -> bool {
         self.since >= self.span
+    }
+
+    /// Whether the next round begins before another inner step would be over.
+    pub(crate) fn is_last_chance(&self) -> bool {
+        let next_step = Instant::now() + self.step_time.unwrap_or_default();
+        self.quorum_at.is_some_and(|(round, at)| round == self.rounds && at <= next_step)
     }
 
     /// The round that is next, as the caller counts: behind the one that its contribution waits for.
@@ -157,7 +163,7 @@ impl Board {
             step_time: None,
             last_step: None,
             posted: None,
-            open: None,
+            quorum_at: None,
             dirty: vec![false; count],
             rounds: outer.rounds(),
             joined: false,
@@ -198,10 +204,10 @@ impl Board {
     }
 
     /// For the thread of the rounds: waits until the caller hands in something, or `time` is over.
-    pub(crate) fn wait_for_caller(&self, time: Duration, open: bool) {
+    pub(crate) fn wait_for_caller(&self, time: Duration, quorum_in: Option<Duration>) {
         let deadline = Instant::now() + time;
         let mut state = self.lock();
-        state.open = open.then_some(state.rounds);
+        state.quorum_at = quorum_in.map(|it| (state.rounds, Instant::now() + it));
         let seen = state.events;
         while !state.stopping
             && state.events == seen
@@ -217,7 +223,6 @@ impl Board {
             *dirty = true;
         }
         let stats = &mut state.stats;
-        stats.weight += report.weight();
         stats.rounds_here += 1;
         stats.contributed += u64::from(counted);
         stats.stood_in += u64::from(!counted);

@@ -142,11 +142,11 @@ impl DiLoCo {
         let (mut state, begun) = (self.board.lock(), Instant::now());
         loop {
             check_end(&state)?;
-            let is_open = state.open == Some(state.rounds);
+            let is_last_chance = state.is_last_chance();
             let (since, overlap) = (state.since, self.overlap);
             let own = state.posted.as_ref().map(|posted| (posted.fragment, posted.fate));
             match own {
-                Some((fragment, Fate::Counted)) if since >= overlap || is_open => {
+                Some((fragment, Fate::Counted)) if since >= overlap || is_last_chance => {
                     return Ok(Some(Action::Land { fragment }));
                 }
                 Some((_, Fate::Missed)) => {
@@ -161,7 +161,7 @@ impl DiLoCo {
                 return Ok(Some(Action::Land { fragment }));
             }
             match own {
-                None if state.is_due() || (is_open && state.since > 0) => {
+                None if state.is_due() || (is_last_chance && state.since > 0) => {
                     return Ok(Some(Action::Contribute { fragment: state.fragment() }));
                 }
                 Some((_, Fate::Open)) if since >= overlap => {

@@ -86,8 +86,9 @@ impl Record {
 pub(crate) enum Decision {
     /// Some have not synced: all do.
     Sync,
-    /// Look again after this time. With `open`, a quorum is ready: the others hand in what they have.
-    Wait { time: Duration, open: bool },
+    /// Look again after this time. A quorum will be ready in `quorum_in`: members that will not be ready by then hand
+    /// in what they have at their last step before it. `None` lets nobody hand in early.
+    Wait { time: Duration, quorum_in: Option<Duration> },
     /// The round begins, with these weights.
     Go { weights: Vec<f64> },
 }
@@ -116,16 +117,17 @@ impl Rule {
         }
         if records.iter().any(|record| record.text != of_run) {
             // That one has read the same, and leaves.
-            return Ok(Decision::Wait { time: LONGEST_WAIT, open: false });
+            return Ok(Decision::Wait { time: LONGEST_WAIT, quorum_in: None });
         }
         let rounds = records.first().map(|record| record.rounds);
         if records.iter().any(|record| !record.synced || Some(record.rounds) != rounds) {
             return Ok(Decision::Sync);
         }
-        let until_quorum = self.until_quorum(records);
-        if until_quorum > 0 {
-            let time = Duration::from_millis(until_quorum.into()).clamp(SHORTEST_WAIT, LONGEST_WAIT);
-            return Ok(Decision::Wait { time, open: false });
+        let until_quorum = Duration::from_millis(self.until_quorum(records).into());
+        // Where all are waited for, each makes all of its steps.
+        let quorum_in = (self.quorum < 1.0).then_some(until_quorum);
+        if !until_quorum.is_zero() {
+            return Ok(Decision::Wait { time: until_quorum.clamp(SHORTEST_WAIT, LONGEST_WAIT), quorum_in });
         }
         let left = self.grace(records).saturating_sub(waited(records));
         if records.iter().all(|record| record.ready) || left.is_zero() {
@@ -133,7 +135,7 @@ impl Rule {
         }
         // Often enough that the round does not begin much later than it could.
         let time = (self.grace(records) / 8).min(left).clamp(SHORTEST_WAIT, LONGEST_WAIT);
-        Ok(Decision::Wait { time, open: true })
+        Ok(Decision::Wait { time, quorum_in })
     }
 
     /// Milliseconds until enough members have made their steps, as far as they know; 0 if they have.
@@ -210,10 +212,10 @@ mod tests {
         let mut records = vec![member(0, true), member(0, true), member(120, false), member(2000, false)];
         // Three of four have to be ready: the third will be in 120 ms.
         let time = Duration::from_millis(120);
-        assert_eq!(RULE.decide(&records, 0), Ok(Decision::Wait { time, open: false }));
+        assert_eq!(RULE.decide(&records, 0), Ok(Decision::Wait { time, quorum_in: Some(time) }));
         records[2] = member(0, true);
         let time = Duration::from_millis(10);
-        assert_eq!(RULE.decide(&records, 0), Ok(Decision::Wait { time, open: true }));
+        assert_eq!(RULE.decide(&records, 0), Ok(Decision::Wait { time, quorum_in: Some(Duration::ZERO) }));
         records[1].waited_ms = 80;
         assert_eq!(RULE.decide(&records, 3), Ok(Decision::Go { weights: vec![1.0, 1.0, 1.0, 0.0] }));
         records[1].waited_ms = 0;
@@ -226,7 +228,7 @@ mod tests {
         let rule = Rule { quorum: 1.0, grace: None };
         let records = vec![member(0, true), member(300, false)];
         let time = Duration::from_millis(300);
-        assert_eq!(rule.decide(&records, 0), Ok(Decision::Wait { time, open: false }));
+        assert_eq!(rule.decide(&records, 0), Ok(Decision::Wait { time, quorum_in: None }));
     }
 
     #[test]
@@ -246,6 +248,6 @@ mod tests {
         records[1].rounds = 7;
         let error = RULE.decide(&records, 0).expect_err("other settings").to_string();
         assert!(error.contains("this peer trains with every 50; the run trains with every 100"), "{error}");
-        assert!(matches!(RULE.decide(&records, 1), Ok(Decision::Wait { open: false, .. })));
+        assert!(matches!(RULE.decide(&records, 1), Ok(Decision::Wait { quorum_in: None, .. })));
     }
 }

@@ -114,7 +114,8 @@ impl Outer {
         self.progress[0]
     }
 
-    /// The sum of all weights that were contributed, such as tokens, to a thousandth.
+    /// The sum of all weights that were contributed, such as tokens, to a thousandth of one. A step counts in parts,
+    /// with each fragment.
     pub fn weight(&self) -> f64 {
         self.progress[1] as f64 / 1000.0
     }
@@ -131,6 +132,8 @@ impl Outer {
             let parameters = self.parameters.get_mut(range.clone()).unwrap_or_default();
             let momentum = self.momentum.get_mut(range).unwrap_or_default();
             step.apply(parameters, momentum, mean);
+            // Each step is part of a contribution of each fragment.
+            let weight = weight / fragments.count() as f64;
             self.progress[1] = self.progress[1].wrapping_add((weight * 1000.0).round() as u64);
         }
         self.progress[0] += 1;

@@ -83,11 +83,11 @@ impl Rounds {
                     self.sync()?;
                     synced = true;
                 }
-                Decision::Wait { time, open } => {
-                    if open {
+                Decision::Wait { time, quorum_in } => {
+                    if quorum_in.is_some_and(|it| it.is_zero()) {
                         self.quorum_since.get_or_insert_with(Instant::now);
                     }
-                    self.board.wait_for_caller(time, open);
+                    self.board.wait_for_caller(time, quorum_in);
                 }
                 Decision::Go { weights } => {
                     self.go(&records, &weights, posted.as_ref())?;

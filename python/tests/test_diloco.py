@@ -56,8 +56,8 @@ def test_members_end_with_the_same_bits_and_say_how_it_went(tmp_path):
     # One of three parts of the weight draws to 1, the others to 3.
     assert 2.2 < first.mean() < 2.8
     assert stats.rounds == stats.contributed == 40 and stats.members == 2
-    # Four steps before the first round, eight before each other one.
-    assert stats.weight == (4 + 39 * 8) * (1 + 3)
+    # Four steps before the first round, eight before each other one, of one of two fragments.
+    assert stats.weight == (4 + 39 * 8) * (1 + 3) / 2
     assert stats.plain_bytes > 6 * stats.sent_bytes
     assert len(reports) == 40 and reports[0].startswith("round 0 | fragment 0 | 2 contributors")
     assert (tmp_path / "outer.state").stat().st_size > 2 * 4 * 5000

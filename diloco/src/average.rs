@@ -77,8 +77,12 @@ impl Averager {
         let (ranks, rank) = (world.group_size, world.rank);
         self.check(&at, values, weights, (ranks, rank))?;
         let cut = Cut::new(at.len(), ranks, self.compression.piece_elements());
-        let sizes: Vec<u64> =
-            (0..ranks).map(|to| self.compression.encoded_bytes(cut.part(to).len()) as u64).collect();
+        let contributors = weights.iter().filter(|weight| **weight > 0.0).count();
+        let of_mean = self.compression.of_mean(contributors);
+        let sizes_of = |compression: Compression| -> Vec<u64> {
+            (0..ranks).map(|to| compression.encoded_bytes(cut.part(to).len()) as u64).collect()
+        };
+        let (sizes, mean_sizes) = (sizes_of(self.compression), sizes_of(of_mean));
 
         let (source, sent) = self.contribution(&at, values, weights, (rank, &cut))?;
         let counts: Vec<u64> = weights
@@ -86,7 +90,6 @@ impl Averager {
             .flat_map(|weight| sizes.iter().map(|size| if *weight > 0.0 { *size } else { 0 }))
             .collect();
         let own_size = sizes.get(rank).copied().unwrap_or_default();
-        let contributors = weights.iter().filter(|weight| **weight > 0.0).count();
         let (mut received, mut sent_bytes) = (vec![0_u8; own_size as usize * contributors], 0);
         match ranks {
             1 => received.copy_from_slice(&sent),
@@ -99,14 +102,14 @@ impl Averager {
         let lost = self.owner_errors.get(whole.clone()).unwrap_or_default();
         mean.iter_mut().zip(lost).for_each(|(mean, lost)| *mean += lost);
         let mut encoded = Vec::new();
-        self.compression.encode(&mut mean, &mut encoded)?;
+        of_mean.encode(&mut mean, &mut encoded)?;
         self.pending = Some(Pending { at: at.clone(), source, part: whole, owner: mean });
 
-        let mut gathered = vec![0_u8; sizes.iter().sum::<u64>() as usize];
+        let mut gathered = vec![0_u8; mean_sizes.iter().sum::<u64>() as usize];
         let mut unknown = None;
         match ranks {
             1 => gathered.copy_from_slice(&encoded),
-            _ => match comm.all_gather_counts(&encoded, &mut gathered, &sizes, ()) {
+            _ => match comm.all_gather_counts(&encoded, &mut gathered, &mean_sizes, ()) {
                 Ok(info) => sent_bytes += info.tx_bytes,
                 Err(error @ Error::OutcomeUnknown(_)) => unknown = Some(error),
                 Err(error) => return Err(error),
@@ -115,8 +118,8 @@ impl Averager {
         let mut mean = Vec::with_capacity(at.len());
         let mut rest = gathered.as_slice();
         for to in 0..ranks {
-            let (encoded, others) = rest.split_at(sizes.get(to).copied().unwrap_or_default() as usize);
-            self.compression.decode(encoded, cut.part(to).len(), &mut mean)?;
+            let (encoded, others) = rest.split_at(mean_sizes.get(to).copied().unwrap_or_default() as usize);
+            of_mean.decode(encoded, cut.part(to).len(), &mut mean)?;
             rest = others;
         }
         self.settle(true);

@@ -38,17 +38,18 @@ impl Text for Grace {
 }
 
 impl Text for Compression {
-    const FORM: &'static str = "none, bf16, int8 or int4";
+    const FORM: &'static str = "none, bf16, int8, int4, int2 or largest 1/N";
 
     fn from_text(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|it| it.name() == text.trim())
-            .ok_or_else(|| format!("{text:?}: write {}", Self::FORM))
+        let refusal = || format!("{text:?}: write {}", Self::FORM);
+        match text.trim().strip_prefix("largest 1/") {
+            Some(number) => number.parse().map(Self::Largest).map_err(|_| refusal()),
+            None => Self::ALL.into_iter().find(|it| it.to_string() == text.trim()).ok_or_else(refusal),
+        }
     }
 
     fn to_text(&self) -> String {
-        self.name().to_owned()
+        self.to_string()
     }
 }
 
@@ -91,8 +92,8 @@ pccl_settings::settings! {
         []
         overlap: u32 = 0;
         /// How much of the own parameters stays when a result comes: with 0 they become the outer parameters, with 1
-        /// they stay as they are. Default: 0 without overlap, one half with it, as Streaming DiLoCo recommends for few
-        /// steps.
+        /// they stay as they are. Default: one half with overlap, as Streaming DiLoCo recommends for few steps; 0
+        /// without it, and where only the largest elements travel.
         []
         alpha: Option<f32> = None;
         /// The step of the outer optimiser. Default: Nesterov momentum with rate 0.7 and momentum 0.9.
@@ -157,6 +158,9 @@ impl Settings {
             format!("quorum {}: a part of the members, above 0 and up to 1", self.quorum)
         } else if matches!(self.grace, Grace::Fixed(grace) if grace > MAX_GRACE) {
             "a grace time of more than a day".to_owned()
+        } else if matches!(self.compression, Compression::Largest(it) if !Compression::LARGEST.contains(&it))
+        {
+            format!("compression {}: 1/2 to 1/{}", self.compression, Compression::LARGEST.end())
         } else if self.min_world == 0 {
             "min_world 0: a run has at least 1 member".to_owned()
         } else {
@@ -176,7 +180,9 @@ impl Settings {
     }
 
     pub(crate) fn alpha(&self) -> f32 {
-        self.alpha.unwrap_or(if self.overlap == 0 { 0.0 } else { 0.5 })
+        // The way of elements that were not sent is in the errors, and must not be sent again.
+        let is_sparse = matches!(self.compression, Compression::Largest(_));
+        self.alpha.unwrap_or(if self.overlap == 0 || is_sparse { 0.0 } else { 0.5 })
     }
 
     /// The settings that all members must have alike, in words.
@@ -205,13 +211,14 @@ mod tests {
 
     #[test]
     fn each_setting_that_makes_no_sense_is_named() {
-        let cases: [(&str, Settings); 9] = [
+        let cases: [(&str, Settings); 10] = [
             ("every 10 with 4", Settings { every: 10, fragments: 4, ..Settings::default() }),
             ("every 0", Settings { every: 0, ..Settings::default() }),
             ("overlap 26", Settings { fragments: 4, overlap: 26, ..Settings::default() }),
             ("alpha 1.5", Settings { alpha: Some(1.5), ..Settings::default() }),
             ("alpha NaN", Settings { alpha: Some(f32::NAN), ..Settings::default() }),
             ("quorum 0", Settings { quorum: 0.0, ..Settings::default() }),
+            ("largest 1/1:", Settings { compression: Compression::Largest(1), ..Settings::default() }),
             ("min_world 0", Settings { min_world: 0, ..Settings::default() }),
             ("add up to 7", Settings { fragment_lengths: vec![3, 4], ..Settings::default() }),
             (
@@ -236,14 +243,18 @@ mod tests {
             settings.set(setting.name, &(setting.default)()).expect(setting.name);
         }
         assert_eq!(settings, Settings::default());
-        for (name, text) in
-            [("outer", "nesterov 0.5 0.8"), ("grace", "250ms"), ("fragment_lengths", "400,600")]
-        {
+        for (name, text) in [
+            ("outer", "nesterov 0.5 0.8"),
+            ("grace", "250ms"),
+            ("fragment_lengths", "400,600"),
+            ("compression", "largest 1/32"),
+        ] {
             settings.set(name, text).expect(name);
         }
         assert_eq!(settings.outer, OuterStep::Nesterov { rate: 0.5, momentum: 0.8 });
         assert_eq!(settings.grace, Grace::Fixed(Duration::from_millis(250)));
         assert_eq!(settings.fragment_lengths, [400, 600]);
+        assert_eq!(settings.compression, Compression::Largest(32));
         for (name, text) in
             [("outer", "adam"), ("grace", "soon"), ("quorum", "most"), ("speed", "1"), ("compression", "zip")]
         {

@@ -71,7 +71,7 @@ fn apart(compression: Compression, keeps_errors: bool) -> f64 {
 #[test]
 fn the_sum_of_all_means_is_exact_but_for_the_errors_of_about_one() {
     assert!(apart(Compression::None, true) < 1e-5);
-    for compression in [Compression::Int8, Compression::Int4] {
+    for compression in [Compression::Int8, Compression::Int4, Compression::Int2, Compression::Largest(8)] {
         let (kept, dropped) = (apart(compression, true), apart(compression, false));
         // Errors that are dropped add up like a random walk of forty steps; those that are kept do not add up.
         assert!(kept < dropped / 2.5, "{compression}: {kept} with error feedback, {dropped} without");

@@ -102,6 +102,9 @@ fn mean(end: &End) -> f32 {
 #[test]
 fn all_compressions_end_with_the_same_bits_and_near_the_weighted_mean() {
     for compression in Compression::ALL {
+        // Enough of them that each element has its turn in forty rounds.
+        let compression =
+            if let Compression::Largest(_) = compression { Compression::Largest(6) } else { compression };
         let settings = Settings {
             every: 10,
             fragments: 2,

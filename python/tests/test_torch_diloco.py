@@ -1,5 +1,7 @@
 """Low-communication training of models of PyTorch."""
 
+import os
+import re
 import threading
 
 import pccl
@@ -56,6 +58,40 @@ def test_models_end_alike_and_have_learnt(settings):
         assert own.dtype == other.dtype and torch.equal(own, other)
     # Without training it is about 8.
     assert loss < 3
+
+
+def test_the_loop_of_the_page_trains(monkeypatch):
+    page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "diloco.md")
+    with open(page) as lines:
+        loop = re.search(r"```python\n(.*?)```", lines.read(), re.S).group(1)
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        loop = loop.replace("master:48148", f"127.0.0.1:{master.port}")
+        loop = loop.replace("quorum=0.75", "quorum=0.75, first_ports=(0, 0)")
+        models = {}
+
+        def run(seed):
+            model = network(seed)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+            def train_one_batch(model, optimizer):
+                inputs = torch.randn(16, 8)
+                loss = (model(inputs) - inputs.sum(1, keepdim=True)).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                return loss
+
+            exec(loop, {"model": model, "optimizer": optimizer, "steps": 100, "batch_tokens": 16,
+                        "train_one_batch": train_one_batch})
+            models[seed] = model
+
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for own, other in zip(models[0].parameters(), models[1].parameters()):
+        assert torch.equal(own, other)
 
 
 def test_an_optimiser_of_another_model_is_refused():

@@ -4,7 +4,7 @@ import argparse
 from typing import NamedTuple
 
 #: Bits of a parameter on the wire, scales of blocks included.
-BITS = {"none": 32.0, "bf16": 16.0, "int8": 8.0 + 32 / 256, "int4": 4.0 + 64 / 128}
+BITS = {"none": 32.0, "bf16": 16.0, "int8": 8.0 + 32 / 256, "int4": 4.0 + 64 / 128, "int2": 2.0 + 32 / 64}
 #: Round trips between members and to the master for one round: records, both halves of the exchange, the proof.
 ROUND_TRIPS = 8
 

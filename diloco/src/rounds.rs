@@ -172,7 +172,12 @@ impl Rounds {
                 self.averager.weighted_mean(&self.comm, self.fragments.range(fragment), values, weights)?;
             (report.sent_bytes, report.plain_bytes) = (averaged.sent_bytes, averaged.plain_bytes);
             unknown = averaged.unknown;
-            Some(averaged.mean)
+            // All see the same bits, and leave it out alike.
+            let is_finite = averaged.mean.iter().all(|value| value.is_finite());
+            if !is_finite {
+                log::error!("round {round}: the mean is not finite, so nothing changes");
+            }
+            is_finite.then_some(averaged.mean)
         };
         let weight = report.weight();
         self.board.outer.lock().advance(

@@ -364,6 +364,62 @@ fn a_contribution_that_is_not_finite_is_left_out_and_its_member_goes_on() {
 }
 
 #[test]
+fn contributions_beyond_all_numbers_break_nothing() {
+    let settings = Settings {
+        every: 2,
+        compression: Compression::Bf16,
+        outer: OuterStep::Average,
+        min_world: 1,
+        ..Settings::default()
+    };
+    let master = master();
+    let mut weights = vec![0.0; ELEMENTS];
+    let comm = communicator(&master.local_addr().to_string());
+    let mut run = DiLoCo::join(comm, settings, &mut weights).expect("joins");
+    while run.step_index() < 20 {
+        // As bf16 this is infinite.
+        weights[5] = if run.step_index() == 9 { -f32::MAX } else { 1.0 };
+        run.step(&mut weights, 1.0).expect("a step");
+        assert!(weights.iter().all(|weight| weight.is_finite()));
+    }
+    let end = end_of(run, &mut weights);
+    assert_eq!((end.rounds, f32::from_bits(end.weights[5])), (10, 1.0));
+}
+
+/// Shards of one model, as FSDP2 has them: each has a group of its own, in one run.
+#[test]
+fn groups_of_one_run_train_beside_each_other() {
+    let master = master();
+    let address = master.local_addr().to_string();
+    let settings = Settings { every: 4, fragments: 2, overlap: 1, ..Settings::default() };
+    let ends: Vec<(u32, End)> = thread::scope(|scope| {
+        let members: Vec<_> = [(0, 1.0), (1, 5.0), (0, 2.0), (1, 7.0)]
+            .map(|(group, goal)| {
+                let (address, settings) = (&address, settings.clone());
+                scope.spawn(move || {
+                    let comm = Communicator::builder(address).first_ports(0, 0).peer_group(group);
+                    let mut weights = vec![goal; ELEMENTS];
+                    let comm = comm.build().expect("valid settings").into();
+                    let mut run = DiLoCo::join(comm, settings, &mut weights).expect("joins");
+                    while run.step_index() < 80 {
+                        inner_step(&mut weights, goal);
+                        run.step(&mut weights, 1.0).expect("a step");
+                    }
+                    (group, end_of(run, &mut weights))
+                })
+            })
+            .into_iter()
+            .collect();
+        members.into_iter().map(|member| member.join().expect("a member")).collect()
+    });
+    let of =
+        |group| ends.iter().filter(move |end| end.0 == group).map(|end| end.1.clone()).collect::<Vec<_>>();
+    let (first, second) = (of(0), of(1));
+    assert!(mean(same(&first)) < 3.0 && mean(same(&second)) > 5.0);
+    assert_eq!((first[0].rounds, second[0].rounds), (40, 40));
+}
+
+#[test]
 fn rounds_of_weight_zero_change_nothing() {
     let settings = Settings { every: 2, ..Settings::default() };
     let ends = together(&[0.0, 0.0], &settings, 20);

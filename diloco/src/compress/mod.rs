@@ -97,7 +97,11 @@ impl Compression {
         }
         let mut decoded = Vec::new();
         self.decode(to.get(begin..).unwrap_or_default(), values.len(), &mut decoded)?;
-        values.iter_mut().zip(decoded).for_each(|(value, said)| *value -= said);
+        for (value, said) in values.iter_mut().zip(decoded) {
+            // Beyond the range of the form: an error that is not finite would never end.
+            let lost = *value - said;
+            *value = if lost.is_finite() { lost } else { 0.0 };
+        }
         Ok(())
     }
 

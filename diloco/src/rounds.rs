@@ -76,6 +76,8 @@ impl Rounds {
             while self.comm.are_peers_pending()? {
                 self.comm.update_topology()?;
             }
+            // Somebody may have left since the last look, without a failure of anything.
+            self.check_company()?;
             let (records, posted) = self.muster(synced)?;
             let rank = self.comm.world().rank;
             match self.rule().decide(&records, rank)? {
@@ -100,6 +102,14 @@ impl Rounds {
                 return Ok(());
             }
         }
+    }
+
+    fn check_company(&self) -> Result<(), Error> {
+        let (have, need) = (self.comm.world().global_size, self.settings.min_world);
+        if have >= need {
+            return Ok(());
+        }
+        Err(Error::TooFewPeers { have: have as u32, need: need as u32, in_group: false })
     }
 
     fn rule(&self) -> Rule {

@@ -271,6 +271,32 @@ fn a_member_that_dies_and_one_that_comes_cost_nobody_the_run() {
 }
 
 #[test]
+fn no_round_is_made_by_fewer_members_than_there_have_to_be() {
+    let master = master();
+    let address = master.local_addr().to_string();
+    let settings = Settings { every: 2, compression: Compression::Int8, ..Settings::default() };
+    let train_to = |from: f32, steps: u64| {
+        let mut weights = vec![from; ELEMENTS];
+        let mut run = DiLoCo::join(communicator(&address), settings.clone(), &mut weights).expect("joins");
+        while run.step_index() < steps {
+            inner_step(&mut weights, 1.0);
+            run.step(&mut weights, 1.0).expect("a step");
+        }
+        end_of(run, &mut weights)
+    };
+    let reports = thread::scope(|scope| {
+        let stays = scope.spawn(|| train_to(0.0, 120).reports);
+        // Each leaves in the midst of the run; the one that stays waits for the next.
+        for steps in [30, 60, 120] {
+            train_to(0.0, steps);
+        }
+        stays.join().expect("a member")
+    });
+    let fewest = reports.iter().map(|report| report.contributors.len() + report.stand_ins.len()).min();
+    assert_eq!((reports.len(), fewest), (60, Some(2)));
+}
+
+#[test]
 fn other_settings_are_refused_with_both_and_the_run_goes_on() {
     let master = master();
     let address = master.local_addr().to_string();

@@ -1,10 +1,14 @@
 """Low-communication training in Python: numpy members, a plan, wrong arguments."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy
 import pccl
 import pccl.diloco
+import ports
 import pytest
 from pccl.diloco import plan
 
@@ -47,8 +51,9 @@ def test_members_end_with_the_same_bits_and_say_how_it_went(tmp_path):
                     descend(weights, goal)
                     run.step(goal)
                 run.save(tmp_path / "outer.state")
+                members = run.stats().members
                 run.finish()
-                return weights, run.stats(), run.reports()
+                return weights, run.stats()._replace(members=members), run.reports()
 
         ends = together([lambda: member(1.0), lambda: member(3.0)])
     (first, stats, reports), (second, _, _) = ends
@@ -114,3 +119,11 @@ def test_the_plan_says_what_a_round_costs(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["plan", "--params", "1e9", "--mbit", "200", "--peers", "1", "--step-s", "0.8"])
     with pytest.raises(SystemExit):
         plan.main()
+
+
+def test_a_storm_of_kills_and_stops_ends_alike():
+    program = os.path.join(os.path.dirname(__file__), "diloco_storm.py")
+    command = [sys.executable, program, "--minutes=0.1", "--steps=600", "--seed=3", f"--ports={ports.free_port()}"]
+    output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    assert output.returncode == 0, output.stdout + output.stderr
+    assert "was killed and replaced" in output.stdout and "was stopped" in output.stdout, output.stdout

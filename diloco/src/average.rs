@@ -112,7 +112,13 @@ impl Averager {
             _ => match comm.all_gather_counts(&encoded, &mut gathered, &mean_sizes, ()) {
                 Ok(info) => sent_bytes += info.tx_bytes,
                 Err(error @ Error::OutcomeUnknown(_)) => unknown = Some(error),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // It failed for all, so it has not counted.
+                    if matches!(error, Error::Aborted(_)) {
+                        self.pending = None;
+                    }
+                    return Err(error);
+                }
             },
         }
         let mut mean = Vec::with_capacity(at.len());

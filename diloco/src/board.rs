@@ -11,8 +11,8 @@ use std::{
 
 /// Reports that are kept until the caller takes them.
 const MAX_REPORTS: usize = 1000;
-/// How much the last step counts for the time of a step.
-const NEWEST_SHARE: f64 = 0.2;
+/// Steps whose median is the time of a step: one that is followed by an evaluation does not change it.
+const MEDIAN_OF: usize = 9;
 
 /// The end of a contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,8 @@ pub(crate) struct State {
     pub(crate) since: u64,
     /// The weight of the steps since the last contribution of each fragment.
     pub(crate) weights: Vec<f64>,
-    step_time: Option<Duration>,
+    /// The times of the last steps.
+    step_times: VecDeque<Duration>,
     last_step: Option<Instant>,
     pub(crate) posted: Option<Posted>,
     /// A round, and when a quorum for it is ready.
@@ -69,12 +70,20 @@ impl State {
     pub(crate) fn count(&mut self, weight: f64) {
         let now = Instant::now();
         if let Some(last) = self.last_step.replace(now) {
-            let (took, known) = ((now - last).as_secs_f64(), self.step_time.map(|time| time.as_secs_f64()));
-            let time = known.map_or(took, |known| known + NEWEST_SHARE * (took - known));
-            self.step_time = Some(Duration::from_secs_f64(time));
+            if self.step_times.len() == MEDIAN_OF {
+                self.step_times.pop_front();
+            }
+            self.step_times.push_back(now - last);
         }
         self.since += 1;
         self.weights.iter_mut().for_each(|sum| *sum += weight);
+    }
+
+    /// The time of a step; `None` before there are two.
+    fn step_time(&self) -> Option<Duration> {
+        let mut times: Vec<_> = self.step_times.iter().copied().collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied()
     }
 
     /// The time from now on is not that of a step.
@@ -88,8 +97,9 @@ impl State {
 
     /// Whether the next round begins before another inner step would be over.
     pub(crate) fn is_last_chance(&self) -> bool {
-        let next_step = Instant::now() + self.step_time.unwrap_or_default();
-        self.quorum_at.is_some_and(|(round, at)| round == self.rounds && at <= next_step)
+        self.quorum_at.is_some_and(|(round, at)| {
+            round == self.rounds && at <= Instant::now() + self.step_time().unwrap_or_default()
+        })
     }
 
     /// The round that is next, as the caller counts: behind the one that its contribution waits for.
@@ -115,7 +125,7 @@ impl State {
 
     fn record(&self) -> Record {
         let step_ms =
-            self.step_time.map_or(0, |time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1));
+            self.step_time().map_or(0, |time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1));
         let posted = self.contribution();
         let left = u32::try_from(self.span.saturating_sub(self.since)).unwrap_or(u32::MAX);
         Record {
@@ -160,7 +170,7 @@ impl Board {
             fragments: count,
             since: 0,
             weights: vec![0.0; count],
-            step_time: None,
+            step_times: VecDeque::new(),
             last_step: None,
             posted: None,
             quorum_at: None,

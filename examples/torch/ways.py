@@ -1,7 +1,7 @@
 """One training loop over several ways to keep the replicas together. Each has the same signature: it trains ``model``
 until ``args.steps`` steps are made, and calls ``report(step, members, loss)`` after each."""
 
-import copy
+import time
 from datetime import timedelta
 
 import torch
@@ -30,42 +30,23 @@ def ddp(args, model, optimizer, loss_of, report):
 
 
 def diloco(args, model, optimizer, loss_of, report):
-    """DiLoCo over PCCL: ``args.inner`` steps alone, then the average of how far each has come, with momentum. Newcomers
-    fetch the state while the others compute."""
-    import pccl
-    import pccl.torch
+    """DiLoCo over PCCL: every ``args.inner`` steps the members average how far each has come, while they train on.
+    Newcomers fetch the outer parameters and go on where the run is."""
+    import pccl.diloco
 
-    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-    state = pccl.SharedState.of(model=model, outer=outer)
-    losses = []
-
-    def compute():
-        alone = copy.deepcopy(model)
-        inner = torch.optim.AdamW(alone.parameters(), lr=optimizer.param_groups[0]["lr"])
-        for turn in range(args.inner):
-            inner.zero_grad()
-            loss = loss_of(alone, state.revision * args.inner + turn)
+    with pccl.diloco.DiLoCo(args.master, model, inner=optimizer, every=args.inner, fragments=2, overlap=1,
+                            compress="int8", min_world=args.least, name=args.name) as run:
+        while run.step_index < args.steps:
+            step = run.step_index
+            while (step == 0 or step >= 2 * args.steps // 3) and run.stats().members < args.late:
+                # So that somebody who joins is not too late.
+                time.sleep(0.05)
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
             loss.backward()
-            inner.step()
-            losses.append(loss.item())
-        return [before.detach() - after.detach() for before, after in zip(model.parameters(), alone.parameters())]
-
-    with pccl.torch.elastic(args.master, LIMIT, name=args.name) as run:
-        def step(moved):
-            # A peer that has just come has computed nothing, and counts next to nothing.
-            weight = 1.0 if moved is not None else 1e-30
-            moved = moved or [torch.zeros_like(parameter) for parameter in model.parameters()]
-            # In one piece: a change of the gradients in place would be averaged twice if the step is made again.
-            flat = torch.cat([part.reshape(-1) for part in moved])
-            run.communicator.weighted_average(flat, weight)
-            parts = flat.split([parameter.numel() for parameter in model.parameters()])
-            for parameter, part in zip(model.parameters(), parts):
-                parameter.grad = part.view_as(parameter)
-            outer.step()
-            report((state.revision + 1) * args.inner - 1, dist.get_world_size(), losses[-1] if losses else float("nan"))
-
-        steps = args.steps // args.inner
-        run.run(step, state=state, compute=compute, steps=steps, min_world=_needed(args, state, steps))
+            optimizer.step()
+            run.step()
+            report(step, run.stats().members, loss.item())
 
 
 def _needed(args, state, steps):

@@ -18,9 +18,10 @@ use std::ops::Range;
 #[derive(Debug, Clone)]
 pub struct Averager {
     compression: Compression,
-    /// Errors of the own contributions, of all elements.
+    elements: usize,
+    /// Errors of the own contributions, of all elements; empty without compression, which makes none.
     source_errors: Vec<f32>,
-    /// Errors of the means that this rank made; zero where it made none.
+    /// Errors of the means that this rank made, zero where it made none; empty as well.
     owner_errors: Vec<f32>,
     /// The errors of a try whose outcome is not known here.
     pending: Option<Pending>,
@@ -53,8 +54,8 @@ pub struct Averaged {
 impl Averager {
     /// For `elements` elements in all.
     pub fn new(elements: usize, compression: Compression) -> Self {
-        let errors = || vec![0.0; elements];
-        Self { compression, source_errors: errors(), owner_errors: errors(), pending: None }
+        let errors = || vec![0.0; if compression == Compression::None { 0 } else { elements }];
+        Self { compression, elements, source_errors: errors(), owner_errors: errors(), pending: None }
     }
 
     /// The mean of `values` over all ranks of the group, weighted by `weights`. All ranks give the same range of
@@ -138,6 +139,9 @@ impl Averager {
         let Some(Pending { at, source, part, owner }) = self.pending.take().filter(|_| counted) else {
             return;
         };
+        if self.source_errors.is_empty() {
+            return;
+        }
         if let Some(source) = source {
             self.source_errors.get_mut(at.clone()).unwrap_or_default().copy_from_slice(&source);
             // They went with the contribution, but for those of the own part.
@@ -160,8 +164,8 @@ impl Averager {
     ) -> Result<(), Error> {
         let total: f64 = weights.iter().sum();
         let own = weights.get(rank).copied().unwrap_or_default();
-        let refusal = if self.source_errors.get(at.clone()).is_none() {
-            format!("elements {at:?} of {}", self.source_errors.len())
+        let refusal = if at.start > at.end || at.end > self.elements {
+            format!("elements {at:?} of {}", self.elements)
         } else if weights.len() != ranks {
             format!("{} weights for {ranks} ranks", weights.len())
         } else if let Some(bad) = weights.iter().position(|weight| !(*weight >= 0.0 && weight.is_finite())) {

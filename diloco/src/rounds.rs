@@ -33,6 +33,17 @@ pub(crate) struct Rounds {
     unsynced: Option<(RoundReport, bool)>,
 }
 
+/// Tells the caller that the rounds are over, also after a panic of an outer step of its own.
+struct Ends<'a>(&'a Board);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let panicked = || Err(Error::System("the thread of the rounds has panicked".to_owned().into()));
+        self.0.lock().end.get_or_insert_with(panicked);
+        self.0.notify();
+    }
+}
+
 impl Rounds {
     pub(crate) fn new(
         comm: Arc<Communicator>,
@@ -58,11 +69,13 @@ impl Rounds {
     /// Makes rounds until the caller has enough, or something has failed for good.
     pub(crate) fn run(mut self) {
         let (comm, board, min_world) = (self.comm.clone(), self.board.clone(), self.settings.min_world);
+        let ends = Ends(&board);
         let ended = comm.run(&mut self, min_world, |it| !it.board.lock().stopping, |_, it| it.round());
         let mut state = board.lock();
         let is_wanted = state.stopping;
         state.end = Some(if is_wanted { Ok(()) } else { ended });
-        board.notify();
+        drop(state);
+        drop(ends);
     }
 
     /// One round, with all that comes before it.

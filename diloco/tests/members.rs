@@ -390,6 +390,19 @@ fn a_contribution_that_is_not_finite_is_left_out_and_its_member_goes_on() {
 }
 
 #[test]
+fn an_outer_step_that_panics_ends_the_calls_of_its_member() {
+    let step: pccl_diloco::OwnStep = Arc::new(|_, _, _| panic!("no such step"));
+    let outer = OuterStep::Own("panics", step);
+    let settings = Settings { every: 2, min_world: 1, outer, ..Settings::default() };
+    let master = master();
+    let mut weights = vec![0.0; ELEMENTS];
+    let comm = communicator(&master.local_addr().to_string());
+    let mut run = DiLoCo::join(comm, settings, &mut weights).expect("joins");
+    let error = (0..4).find_map(|_| run.step(&mut weights, 1.0).err()).expect("an error");
+    assert!(error.to_string().contains("panicked"), "{error}");
+}
+
+#[test]
 fn contributions_beyond_all_numbers_break_nothing() {
     let settings = Settings {
         every: 2,

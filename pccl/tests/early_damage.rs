@@ -46,7 +46,9 @@ impl log::Log for Ears {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        if record.args().to_string().starts_with("payload damaged on its way") {
+        // The second form is of a frame that was kept, since it came before the call.
+        let text = record.args().to_string();
+        if text.starts_with("payload damaged on its way") || text.contains("corrupt frame: wrong checksum") {
             self.0.set(true);
         }
     }

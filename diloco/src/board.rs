@@ -1,6 +1,6 @@
 //! The news between the thread that trains and the thread that makes the rounds.
 
-use crate::{Fragments, Outer, RoundReport, Stats, muster::Record};
+use crate::{Fragments, Outer, RoundReport, Stats, readiness::Record};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pccl::Error;
 use std::{
@@ -41,7 +41,7 @@ pub(crate) struct Posted {
 pub(crate) struct State {
     /// Inner steps between two rounds.
     span: u64,
-    fragments: usize,
+    fragments: Fragments,
     /// Inner steps since the last contribution.
     pub(crate) since: u64,
     /// The weight of the steps since the last contribution of each fragment.
@@ -109,7 +109,7 @@ impl State {
     }
 
     pub(crate) fn fragment(&self) -> usize {
-        (self.rounds % self.fragments.max(1) as u64) as usize
+        self.fragments.of_round(self.rounds)
     }
 
     /// The contribution to the round that is next.
@@ -167,7 +167,7 @@ impl Board {
         let count = fragments.count();
         let state = State {
             span,
-            fragments: count,
+            fragments: fragments.clone(),
             since: 0,
             weights: vec![0.0; count],
             step_times: VecDeque::new(),

@@ -14,6 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Greatest weight of a step: sums of the weights of all members stay finite.
+const MAX_STEP_WEIGHT: f64 = 1e15;
+
 /// The work on the parameters before the next inner step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -94,7 +97,7 @@ impl DiLoCo {
     /// It waits only for the result of an own contribution that was handed in `overlap` steps ago.
     ///
     /// # Errors
-    /// `InvalidArgument` for a weight that is not finite or below 0, for parameters that are not as many, and for a
+    /// `InvalidArgument` for a weight below 0 or above 1e15, for parameters that are not as many, and for a
     /// contribution that is not finite: the others go on without it, and its fragment is taken from the outer
     /// parameters. Otherwise the error that has ended the rounds; the member is out of the run then.
     pub fn step(&mut self, parameters: &mut [f32], weight: f64) -> Result<(), Error> {
@@ -124,8 +127,10 @@ impl DiLoCo {
     /// # Errors
     /// As [`DiLoCo::step`].
     pub fn count(&mut self, weight: f64) -> Result<(), Error> {
-        if !(weight >= 0.0 && weight.is_finite()) {
-            return Err(Error::InvalidArgument(format!("a step of weight {weight}: finite, and at least 0")));
+        if !(0.0..=MAX_STEP_WEIGHT).contains(&weight) {
+            return Err(Error::InvalidArgument(format!(
+                "a step of weight {weight}: 0 to {MAX_STEP_WEIGHT:e}"
+            )));
         }
         let mut state = self.board.lock();
         check_end(&state)?;
@@ -139,7 +144,7 @@ impl DiLoCo {
     /// # Errors
     /// The error that has ended the rounds.
     pub fn next_action(&mut self) -> Result<Option<Action>, Error> {
-        let (mut state, begun) = (self.board.lock(), Instant::now());
+        let mut state = self.board.lock();
         loop {
             check_end(&state)?;
             let is_last_chance = state.is_last_chance();
@@ -165,6 +170,7 @@ impl DiLoCo {
                     return Ok(Some(Action::Contribute { fragment: state.fragment() }));
                 }
                 Some((_, Fate::Open)) if since >= overlap => {
+                    let begun = Instant::now();
                     self.board.wait(&mut state);
                     state.pause_clock();
                     state.stats.waited += begun.elapsed();

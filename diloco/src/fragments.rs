@@ -70,6 +70,11 @@ impl Fragments {
         }
     }
 
+    /// The fragment of a round: they take turns.
+    pub(crate) fn of_round(&self, round: u64) -> usize {
+        (round % self.count() as u64) as usize
+    }
+
     /// A digest of where they lie, so that members can tell that theirs are the same.
     pub(crate) fn digest(&self) -> u32 {
         let bytes: Vec<u8> = self.bounds.iter().flat_map(|bound| (*bound as u64).to_le_bytes()).collect();

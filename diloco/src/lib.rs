@@ -33,7 +33,7 @@
 //! The rounds are made by a thread of the library. So a member that computes for long keeps nobody waiting: when a
 //! quorum is ready and a grace time has passed, the thread of a member that is not ready takes part with weight zero.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `diloco`, `rounds`, `board`, `muster`,
+//! Modules from top to bottom, each of which uses only those below it: `diloco`, `rounds`, `board`, `readiness`,
 //! `average`, `settings`, `outer`, `compress`, `fragments`, `stats`.
 #![forbid(unsafe_code)]
 
@@ -45,8 +45,8 @@ mod board;
 mod compress;
 mod diloco;
 mod fragments;
-mod muster;
 mod outer;
+mod readiness;
 mod rounds;
 mod settings;
 mod stats;

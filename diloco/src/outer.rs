@@ -120,15 +120,10 @@ impl Outer {
         self.progress[1] as f64 / 1000.0
     }
 
-    /// The fragment of the next round.
-    pub(crate) fn next_fragment(&self, fragments: &Fragments) -> usize {
-        (self.rounds() % fragments.count() as u64) as usize
-    }
-
     /// One round: the mean of its fragment and the weight behind it, or none if nobody contributed.
     pub(crate) fn advance(&mut self, fragments: &Fragments, step: &OuterStep, round: Option<(&[f32], f64)>) {
         if let Some((mean, weight)) = round {
-            let range = fragments.range(self.next_fragment(fragments));
+            let range = fragments.range(fragments.of_round(self.rounds()));
             let parameters = self.parameters.get_mut(range.clone()).unwrap_or_default();
             let momentum = self.momentum.get_mut(range).unwrap_or_default();
             step.apply(parameters, momentum, mean);

@@ -3,7 +3,7 @@
 use crate::{
     Averager, Fragments, Outer, RoundReport, Settings,
     board::{Board, Posted},
-    muster::{self, Decision, RECORD_BYTES, Record, Rule},
+    readiness::{self, Decision, RECORD_BYTES, Record, Rule},
     settings::Grace,
 };
 use pccl::{Communicator, Error, SyncStrategy};
@@ -81,8 +81,9 @@ impl Rounds {
     /// One round, with all that comes before it.
     fn round(&mut self) -> Result<(), Error> {
         let mut synced = std::mem::take(&mut self.is_settled);
-        if !synced && self.synced_revision.is_some() {
-            self.board.lock().stats.repeated += 1;
+        {
+            let mut state = self.board.lock();
+            state.stats.repeated += u64::from(!synced && state.joined);
         }
         self.quorum_since = None;
         loop {
@@ -91,7 +92,7 @@ impl Rounds {
             }
             // Somebody may have left since the last look, without a failure of anything.
             self.check_company()?;
-            let (records, posted) = self.muster(synced)?;
+            let (records, posted) = self.exchange_records(synced)?;
             let rank = self.comm.world().rank;
             match self.rule().decide(&records, rank)? {
                 Decision::Sync => {
@@ -134,7 +135,7 @@ impl Rounds {
     }
 
     /// The records of all members, and the contribution that the own one speaks of.
-    fn muster(&self, synced: bool) -> Result<(Vec<Record>, Option<Posted>), Error> {
+    fn exchange_records(&self, synced: bool) -> Result<(Vec<Record>, Option<Posted>), Error> {
         let (record, posted) = self.board.record();
         let waited = self.quorum_since.map_or(0, |since| since.elapsed().as_millis());
         let waited_ms = u32::try_from(waited).unwrap_or(u32::MAX);
@@ -145,12 +146,7 @@ impl Rounds {
             1 => bytes.copy_from_slice(&record.encode()),
             _ => drop(self.comm.all_gather(&record.encode(), &mut bytes, ())?),
         }
-        let records = bytes.chunks(RECORD_BYTES).zip(&world.ring).map(|(bytes, peer)| {
-            Record::decode(bytes).ok_or_else(|| {
-                Error::InvalidArgument(format!("{peer} runs another version of pccl-diloco than this peer"))
-            })
-        });
-        let records: Vec<_> = records.collect::<Result<_, _>>()?;
+        let records: Vec<_> = bytes.chunks(RECORD_BYTES).map(Record::decode).collect();
         self.board.lock().stats.members = records.len();
         Ok((records, posted))
     }
@@ -160,7 +156,7 @@ impl Rounds {
         let world = self.comm.world();
         let (round, fragment) = {
             let outer = self.board.outer.lock();
-            (outer.rounds(), outer.next_fragment(&self.fragments))
+            (outer.rounds(), self.fragments.of_round(outer.rounds()))
         };
         let named = |is: fn(&Record) -> bool| {
             world.ring.iter().zip(records).filter(move |(_, record)| is(record)).map(|(peer, _)| *peer)
@@ -182,7 +178,7 @@ impl Rounds {
             stand_ins: named(|record| !record.ready).collect(),
             sent_bytes: 0,
             plain_bytes: 0,
-            grace: muster::waited(records),
+            grace: readiness::waited(records),
             exchange: Duration::ZERO,
         };
         let mut unknown = None;
@@ -221,7 +217,8 @@ impl Rounds {
         let mut outer = self.board.outer.lock();
         let before = outer.rounds();
         let mut state = outer.shared(before, &self.fragments)?;
-        if let Some(revision) = self.synced_revision {
+        // After a sync that fails nothing is known of what it has replaced, and all is hashed again.
+        if let Some(revision) = self.synced_revision.take() {
             for (fragment, _) in self.changed.iter().enumerate().filter(|(_, changed)| **changed <= revision)
             {
                 for key in Outer::keys(fragment) {

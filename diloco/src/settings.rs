@@ -172,11 +172,11 @@ impl Settings {
 
     /// Inner steps between two rounds.
     pub(crate) fn span(&self) -> u64 {
-        let count = self
-            .fragment_lengths
-            .len()
-            .max(self.fragments as usize * usize::from(self.fragment_lengths.is_empty()));
-        u64::from(self.every) / count.max(1) as u64
+        let count = match self.fragment_lengths.len() {
+            0 => self.fragments,
+            lengths => lengths as u32,
+        };
+        u64::from(self.every / count.max(1))
     }
 
     pub(crate) fn alpha(&self) -> f32 {

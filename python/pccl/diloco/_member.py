@@ -2,9 +2,7 @@
 
 import ctypes
 from ctypes import byref
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
-
-import numpy
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 from .._arguments import limit_ms
 from .._calls import blocking, text
@@ -12,6 +10,9 @@ from .._communicator import Communicator
 from .._enums import Result
 from .._errors import PCCLError
 from .._library import library, structs
+
+if TYPE_CHECKING:
+    import numpy
 
 
 class Stats(NamedTuple):
@@ -64,8 +65,12 @@ class Handle:
             raise TypeError(f"{', '.join(options)}: settings of the communicator that was given")
         self._handle = ctypes.c_void_p()
         self.check(library.pcclDilocoCreate(self.comm._handle, byref(self._handle)))
-        for name, value in settings:
-            self.check(library.pcclDilocoSet(self._handle, name.encode(), value.encode()))
+        try:
+            for name, value in settings:
+                self.check(library.pcclDilocoSet(self._handle, name.encode(), value.encode()))
+        except ValueError:
+            self.close()
+            raise
 
     @staticmethod
     def check(code: int) -> None:
@@ -208,6 +213,8 @@ class Member(Shared):
         - ``weights``: float32, contiguous, writable.
         - the others: docs/diloco.md. ``fragments`` is a number, or the lengths of all. All members give the same.
         """
+        import numpy
+
         if not isinstance(weights, numpy.ndarray) or weights.dtype != numpy.float32:
             raise TypeError("weights are a numpy array of float32")
         if not (weights.flags.c_contiguous and weights.flags.writeable):

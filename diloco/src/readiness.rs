@@ -10,6 +10,9 @@ const MAX_TEXT: usize = 216;
 /// The layout of a record; other versions of this library send others.
 const VERSION: u8 = 1;
 
+/// Greatest weight of a contribution: more than the steps of a lifetime.
+const MAX_WEIGHT: f64 = 1e30;
+
 /// The longest time between two looks at whether a quorum is ready, or a newcomer waits.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// The shortest time between two such looks.
@@ -57,8 +60,13 @@ impl Record {
         bytes
     }
 
-    /// `None` for bytes that are no record of this version.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Bytes that are no record of this version are a member with other settings: it is left alone, and leaves.
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let other = || Self { text: "another version of pccl-diloco".to_owned(), ..Self::default() };
+        Self::decode_own(bytes).unwrap_or_else(other)
+    }
+
+    fn decode_own(bytes: &[u8]) -> Option<Self> {
         let ([version, flags, length, _], rest) = bytes.split_first_chunk::<4>()?;
         let (rounds, rest) = rest.split_first_chunk()?;
         let (weight, rest) = rest.split_first_chunk()?;
@@ -66,7 +74,7 @@ impl Record {
         let (due_in_ms, rest) = rest.split_first_chunk()?;
         let (waited_ms, rest) = rest.split_first_chunk()?;
         let weight = f64::from_le_bytes(*weight);
-        (*version == VERSION && weight >= 0.0 && weight.is_finite()).then_some(())?;
+        (*version == VERSION && (0.0..=MAX_WEIGHT).contains(&weight)).then_some(())?;
         Some(Self {
             text: String::from_utf8_lossy(rest.get(..usize::from(*length))?).into_owned(),
             rounds: u64::from_le_bytes(*rounds),
@@ -193,12 +201,12 @@ mod tests {
     proptest! {
         #[test]
         fn records_come_as_they_went(
-            text in "[a-z ]{0,216}", rounds: u64, weight in 0.0..1e300_f64, times: [u32; 3], flags: [bool; 3],
+            text in "[a-z ]{0,216}", rounds: u64, weight in 0.0..1e30_f64, times: [u32; 3], flags: [bool; 3],
         ) {
             let [step_ms, due_in_ms, waited_ms] = times;
             let [synced, ready, refused] = flags;
             let record = Record { text, rounds, weight, step_ms, due_in_ms, waited_ms, synced, ready, refused };
-            prop_assert_eq!(Record::decode(&record.encode()), Some(record));
+            prop_assert_eq!(Record::decode(&record.encode()), record);
         }
 
         #[test]
@@ -238,6 +246,16 @@ mod tests {
         assert_eq!(RULE.decide(&records, 0), Ok(Decision::Sync));
         records[1] = Record { rounds: 1, ..member(0, true) };
         assert_eq!(RULE.decide(&records, 0), Ok(Decision::Sync));
+    }
+
+    #[test]
+    fn a_member_of_another_version_ends_nobody_else() {
+        let mut bytes = member(0, true).encode();
+        bytes[0] = VERSION + 1;
+        let records = [Record { rounds: 3, ..member(0, true) }, Record::decode(&bytes)];
+        assert!(matches!(RULE.decide(&records, 0), Ok(Decision::Wait { quorum_in: None, .. })));
+        let infinite = Record { weight: f64::INFINITY, ..member(0, true) };
+        assert_eq!(Record::decode(&infinite.encode()).text, "another version of pccl-diloco");
     }
 
     #[test]

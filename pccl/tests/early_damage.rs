@@ -11,6 +11,9 @@ use std::{
 
 /// More than anything here needs.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For the receiver to tell of the damage. It tells nothing of a frame that it kept for a call that had not come yet,
+/// until the operation begins.
+const TELLING: Duration = Duration::from_secs(1);
 /// Behind the header of the next frame.
 const DAMAGED_BYTE: usize = 100;
 
@@ -25,14 +28,20 @@ impl Flag {
     }
 
     fn wait(&self, value: bool) {
+        assert!(self.wait_for(value, PATIENCE), "nothing happened for {PATIENCE:?}");
+    }
+
+    /// Returns whether the flag has the value before `limit` is over.
+    fn wait_for(&self, value: bool, limit: Duration) -> bool {
         let guard = self.0.lock().expect("no panic");
-        let (_guard, timeout) =
-            self.1.wait_timeout_while(guard, PATIENCE, |is| *is != value).expect("no panic");
-        assert!(!timeout.timed_out(), "nothing happened for {PATIENCE:?}");
+        let (_guard, timeout) = self.1.wait_timeout_while(guard, limit, |is| *is != value).expect("no panic");
+        !timeout.timed_out()
     }
 
     fn take(&self) -> bool {
-        std::mem::take(&mut *self.0.lock().expect("no panic"))
+        let was = std::mem::take(&mut *self.0.lock().expect("no panic"));
+        self.1.notify_all();
+        was
     }
 }
 
@@ -46,9 +55,9 @@ impl log::Log for Ears {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        // The second form is of a frame that was kept, since it came before the call.
+        // The second form is of a frame that came before the call and was kept.
         let text = record.args().to_string();
-        if text.starts_with("payload damaged on its way") || text.contains("corrupt frame: wrong checksum") {
+        if text.starts_with("payload damaged on its way") || text.contains("wrong checksum of the frame") {
             self.0.set(true);
         }
     }
@@ -169,7 +178,8 @@ fn damage_that_comes_before_the_beginning_is_reported_when_it_begins() {
     damage.set(true);
     let results = both(&|| {
         // The first one has begun and sent; the second one does not know yet that all have voted.
-        EARS.0.wait(true);
+        damage.wait(false);
+        EARS.0.wait_for(true, TELLING);
         open.set(true);
     });
     for result in results {

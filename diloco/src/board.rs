@@ -1,6 +1,10 @@
 //! The news between the thread that trains and the thread that makes the rounds.
 
-use crate::{Fragments, Outer, RoundReport, Stats, readiness::Record};
+use crate::{
+    Fragments, Outer, RoundReport, Stats,
+    readiness::Record,
+    samples::{News, Samples},
+};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pccl::Error;
 use std::{
@@ -33,6 +37,8 @@ pub(crate) struct Posted {
     pub(crate) weight: f64,
     /// Empty if it was refused.
     pub(crate) values: Arc<Vec<f32>>,
+    /// Samples that it was trained on, the first ones that the member holds.
+    pub(crate) samples: u64,
     pub(crate) fate: Fate,
 }
 
@@ -54,6 +60,10 @@ pub(crate) struct State {
     quorum_at: Option<(u64, Instant)>,
     /// Fragments with results that the caller has not taken over.
     pub(crate) dirty: Vec<bool>,
+    /// Of those, fragments whose own changes are to be dropped.
+    pub(crate) reset: Vec<bool>,
+    /// The samples of this member, if the run counts them.
+    pub(crate) samples: Option<Samples>,
     pub(crate) rounds: u64,
     pub(crate) joined: bool,
     pub(crate) stopping: bool,
@@ -123,6 +133,33 @@ impl State {
         self.events += 1;
     }
 
+    /// What the inner steps have changed since the last contribution must not count: it is dropped.
+    pub(crate) fn forget(&mut self) {
+        self.dirty.fill(true);
+        self.reset.fill(true);
+        self.weights.fill(0.0);
+        self.posted = None;
+        self.since = 0;
+    }
+
+    /// What was learned from samples is not finite: they are taken again. The contribution that says so stays.
+    pub(crate) fn take_again(&mut self) {
+        if let Some(samples) = &mut self.samples {
+            samples.forget();
+            let posted = self.posted.take();
+            self.forget();
+            self.posted = posted;
+        }
+    }
+
+    fn hear(&mut self, news: Option<News>) {
+        if let (Some(samples), Some(news)) = (&mut self.samples, news)
+            && samples.hear(news)
+        {
+            self.forget();
+        }
+    }
+
     fn record(&self) -> Record {
         let step_ms =
             self.step_time().map_or(0, |time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1));
@@ -135,6 +172,7 @@ impl State {
             due_in_ms: if posted.is_some() || left == 0 { 0 } else { left.saturating_mul(step_ms).max(1) },
             ready: posted.is_some(),
             refused: posted.is_some_and(|posted| posted.values.is_empty()),
+            samples_used: posted.map_or(0, |posted| posted.samples),
             ..Record::default()
         }
     }
@@ -175,6 +213,8 @@ impl Board {
             posted: None,
             quorum_at: None,
             dirty: vec![false; count],
+            reset: vec![false; count],
+            samples: None,
             rounds: outer.rounds(),
             joined: false,
             stopping: false,
@@ -226,8 +266,9 @@ impl Board {
     }
 
     /// A round is over, and all members have it. `counted`: with the own contribution.
-    pub(crate) fn finish_round(&self, report: RoundReport, counted: bool) {
+    pub(crate) fn finish_round(&self, report: RoundReport, counted: bool, samples: Option<News>) {
         let mut state = self.lock();
+        state.hear(samples);
         state.advance(report.round + 1, if counted { Fate::Counted } else { Fate::Missed });
         if let Some(dirty) = state.dirty.get_mut(report.fragment) {
             *dirty = true;
@@ -247,8 +288,9 @@ impl Board {
     }
 
     /// The outer state is one that others have handed over. `counted`: the own contribution is part of it.
-    pub(crate) fn take_over(&self, rounds: u64, counted: bool) {
+    pub(crate) fn take_over(&self, rounds: u64, counted: bool, samples: Option<News>) {
         let mut state = self.lock();
+        state.hear(samples);
         state.joined = true;
         if state.rounds != rounds {
             state.dirty.fill(true);

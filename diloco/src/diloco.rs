@@ -4,6 +4,7 @@ use crate::{
     Fragments, Outer, RoundReport, Settings, Stats,
     board::{Board, Fate, Posted, State},
     rounds::Rounds,
+    samples::{DataSet, Samples},
 };
 use parking_lot::MutexGuard;
 use pccl::{Communicator, Error, SaveOptions};
@@ -60,15 +61,17 @@ impl DiLoCo {
         if let Some(bad) = parameters.iter().position(|value| !value.is_finite()) {
             return Err(Error::InvalidArgument(format!("parameter {bad} is not finite")));
         }
-        let mut outer = Outer::new(parameters);
+        let data_set = DataSet::of(&settings)?;
+        let mut outer = Outer::new(parameters, data_set.map_or(Vec::new(), |data_set| data_set.words()));
         if let Some(path) = settings.resume.as_deref() {
             let mut state = outer.shared(0, &fragments)?;
             state.load(path).map_err(|error| error.into_error())?;
             comm.offer_resume(&state);
         }
         let board = Arc::new(Board::new(settings.span(), &fragments, outer));
+        board.lock().samples = data_set.map(Samples::new);
         let (overlap, alpha) = (u64::from(settings.overlap), settings.alpha());
-        let rounds = Rounds::new(comm.clone(), board.clone(), settings, fragments.clone());
+        let rounds = Rounds::new(comm.clone(), board.clone(), settings, fragments.clone(), data_set);
         let thread = thread::Builder::new()
             .name("pccl-diloco".to_owned())
             .spawn(move || rounds.run())
@@ -119,6 +122,46 @@ impl DiLoCo {
             }
         }
         refused.map_or(Ok(()), Err)
+    }
+
+    /// Takes up to `most` samples to train on, as numbers within the data set of [`Settings::samples`]. None are left
+    /// for now if the member has to wait for a round, which steps without samples bring about: see the crate's
+    /// documentation.
+    pub fn take_samples(&mut self, most: u64) -> Vec<u64> {
+        self.board.lock().samples.as_mut().map_or(Vec::new(), |samples| samples.take(most))
+    }
+
+    /// Before [`DiLoCo::step`], or [`DiLoCo::count`]: the step was on `count` samples, those that were taken first. They
+    /// are counted by the round that its contribution is the first to be part of. If they do not belong to this member
+    /// any more, since it was out of the run, what it has changed since then is dropped by that step.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if fewer were taken.
+    pub fn count_samples(&mut self, count: u64) -> Result<(), Error> {
+        let mut state = self.board.lock();
+        let Some(samples) = &mut state.samples else {
+            return Err(Error::InvalidArgument("the run counts no samples".to_owned()));
+        };
+        if samples.train(count)? {
+            state.forget();
+        }
+        Ok(())
+    }
+
+    /// Samples that were taken, and that no step was made on yet.
+    pub fn samples_outstanding(&self) -> u64 {
+        self.board.lock().samples.as_ref().map_or(0, Samples::outstanding)
+    }
+
+    /// Whether each sample of each epoch is counted.
+    pub fn samples_are_over(&self) -> bool {
+        self.board.lock().samples.as_ref().is_some_and(Samples::is_over)
+    }
+
+    /// The samples that a round has counted, by all members; `None` for a round that this member was not in, or that is
+    /// a thousand rounds ago.
+    pub fn counted_samples(&self, round: u64) -> Option<Vec<u64>> {
+        self.board.lock().samples.as_ref()?.counted(round)
     }
 
     /// The first part of [`DiLoCo::step`], for parameters that do not lie in one vector: counts an inner step. Then
@@ -197,7 +240,11 @@ impl DiLoCo {
             if bad.is_some() { 0.0 } else { state.weights.get(fragment).copied().unwrap_or_default() };
         let values = Arc::new(if bad.is_some() { Vec::new() } else { change });
         let round = state.rounds;
-        state.post(Posted { round, fragment, weight, values, fate: Fate::Open });
+        let samples = state.samples.as_ref().map_or(0, Samples::trained);
+        state.post(Posted { round, fragment, weight, values, samples, fate: Fate::Open });
+        if bad.is_some() {
+            state.take_again();
+        }
         self.board.notify();
         bad.map_or(Ok(()), |bad| {
             let text = format!(
@@ -213,13 +260,19 @@ impl DiLoCo {
     /// `InvalidArgument` if they are not as many.
     pub fn land(&mut self, fragment: usize, parameters: &mut [f32]) -> Result<(), Error> {
         self.base_of(fragment, parameters.len())?;
-        let (is_own, was_refused) = {
+        let (is_own, is_dropped) = {
             let mut state = self.board.lock();
             if let Some(dirty) = state.dirty.get_mut(fragment) {
                 *dirty = false;
             }
+            let was_reset = state.reset.get_mut(fragment).is_some_and(std::mem::take);
             let own = state.posted.take_if(|it| it.fragment == fragment && it.fate == Fate::Counted);
-            (own.is_some(), own.is_some_and(|posted| posted.values.is_empty()))
+            let was_refused = own.as_ref().is_some_and(|posted| posted.values.is_empty());
+            if was_refused {
+                // So are the samples of the steps that were made meanwhile.
+                state.take_again();
+            }
+            (own.is_some(), was_reset || was_refused)
         };
         let outer = self.board.outer.lock();
         let range = self.fragments.range(fragment);
@@ -227,7 +280,7 @@ impl DiLoCo {
         let base = self.base.get_mut(range).unwrap_or_default();
         for ((own, base), outer) in parameters.iter_mut().zip(base.iter()).zip(outer) {
             *own = match is_own {
-                _ if was_refused => *outer,
+                _ if is_dropped => *outer,
                 true => self.alpha * *own + (1.0 - self.alpha) * outer,
                 // Its own way from the outer parameters is not in the mean, and goes into the next contribution.
                 false => *own + (outer - base),
@@ -326,7 +379,12 @@ impl DiLoCo {
     fn wait_for_round(&self, within: Option<Duration>) -> Result<(), Error> {
         let deadline = within.and_then(|within| Instant::now().checked_add(within));
         let mut state = self.board.lock();
-        while state.posted.as_ref().is_some_and(|posted| posted.fate == Fate::Open) {
+        // After the last sample, others may be gone already.
+        let is_open = |state: &State| {
+            let is_over = state.samples.as_ref().is_some_and(Samples::is_over);
+            !is_over && state.posted.as_ref().is_some_and(|posted| posted.fate == Fate::Open)
+        };
+        while is_open(&state) {
             check_end(&state)?;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 log::warn!("the last contribution is not part of a round after {within:?}, and is given up");

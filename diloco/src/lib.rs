@@ -34,7 +34,7 @@
 //! quorum is ready and a grace time has passed, the thread of a member that is not ready takes part with weight zero.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `diloco`, `rounds`, `board`, `readiness`,
-//! `average`, `settings`, `outer`, `compress`, `fragments`, `stats`.
+//! `average`, `samples`, `settings`, `outer`, `compress`, `fragments`, `stats`.
 #![forbid(unsafe_code)]
 
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
@@ -48,6 +48,7 @@ mod fragments;
 mod outer;
 mod readiness;
 mod rounds;
+mod samples;
 mod settings;
 mod stats;
 

@@ -91,12 +91,15 @@ pub struct Outer {
     pub(crate) momentum: Vec<f32>,
     /// Rounds made, and what they stood for in thousandths of the unit of weight.
     pub(crate) progress: [u64; 2],
+    /// The ledger of samples; empty if members choose theirs by themselves.
+    pub(crate) samples: Vec<u64>,
 }
 
 impl Outer {
     /// Before the first round.
-    pub(crate) fn new(parameters: &[f32]) -> Self {
-        Self { parameters: parameters.to_vec(), momentum: vec![0.0; parameters.len()], progress: [0, 0] }
+    pub(crate) fn new(parameters: &[f32], samples: Vec<u64>) -> Self {
+        let momentum = vec![0.0; parameters.len()];
+        Self { parameters: parameters.to_vec(), momentum, progress: [0, 0], samples }
     }
 
     /// Outer parameters.
@@ -145,6 +148,9 @@ impl Outer {
             state.tensor(&momentum_key, split_off(&mut momentum, length))?;
         }
         state.tensor("diloco.progress", &mut self.progress)?;
+        if !self.samples.is_empty() {
+            state.tensor("diloco.samples", &mut self.samples)?;
+        }
         Ok(state)
     }
 
@@ -169,7 +175,7 @@ mod tests {
     #[test]
     fn nesterov_is_that_of_the_paper_bit_for_bit() {
         let fragments = Fragments::even(2, 1).expect("fragments");
-        let (mut outer, step) = (Outer::new(&[1.0, -3.0]), OuterStep::default());
+        let (mut outer, step) = (Outer::new(&[1.0, -3.0], Vec::new()), OuterStep::default());
         let (mut parameters, mut momenta) = ([1.0_f32, -3.0], [0.0_f32; 2]);
         for round in 0..50 {
             let mean = [0.1 / (1.0 + round as f32), 1e-3 * round as f32];
@@ -201,7 +207,7 @@ mod tests {
     #[test]
     fn fragments_take_turns_and_a_round_of_nobody_changes_nothing() {
         let fragments = Fragments::of_lengths(&[1, 2]).expect("fragments");
-        let mut outer = Outer::new(&[0.0; 3]);
+        let mut outer = Outer::new(&[0.0; 3], Vec::new());
         outer.advance(&fragments, &OuterStep::Average, Some((&[1.0], 1.0)));
         assert_eq!(outer.parameters, [-1.0, 0.0, 0.0]);
         outer.advance(&fragments, &OuterStep::Average, None);

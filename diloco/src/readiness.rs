@@ -4,11 +4,11 @@ use pccl::Error;
 use std::time::Duration;
 
 /// Bytes of a record.
-pub(crate) const RECORD_BYTES: usize = 256;
+pub(crate) const RECORD_BYTES: usize = 304;
 /// Longest text of settings in it.
-const MAX_TEXT: usize = 216;
+const MAX_TEXT: usize = 255;
 /// The layout of a record; other versions of this library send others.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Greatest weight of a contribution: more than the steps of a lifetime.
 const MAX_WEIGHT: f64 = 1e30;
@@ -35,6 +35,10 @@ pub(crate) struct Record {
     pub(crate) due_in_ms: u32,
     /// Since it has known that a quorum is ready.
     pub(crate) waited_ms: u32,
+    /// Samples that it has trained on for this contribution, the first ones that it holds.
+    pub(crate) samples_used: u64,
+    /// Samples that it wants to hold.
+    pub(crate) samples_wanted: u64,
     /// It has synced since its group changed or a call failed.
     pub(crate) synced: bool,
     /// It has handed in what it has for this round, be it nothing.
@@ -55,6 +59,7 @@ impl Record {
             .chain(self.rounds.to_le_bytes())
             .chain(self.weight.to_le_bytes())
             .chain(numbers.into_iter().flatten())
+            .chain([self.samples_used, self.samples_wanted].map(u64::to_le_bytes).into_iter().flatten())
             .chain(text.iter().copied());
         bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
         bytes
@@ -73,6 +78,8 @@ impl Record {
         let (step_ms, rest) = rest.split_first_chunk()?;
         let (due_in_ms, rest) = rest.split_first_chunk()?;
         let (waited_ms, rest) = rest.split_first_chunk()?;
+        let (samples_used, rest) = rest.split_first_chunk()?;
+        let (samples_wanted, rest) = rest.split_first_chunk()?;
         let weight = f64::from_le_bytes(*weight);
         (*version == VERSION && (0.0..=MAX_WEIGHT).contains(&weight)).then_some(())?;
         Some(Self {
@@ -82,6 +89,8 @@ impl Record {
             step_ms: u32::from_le_bytes(*step_ms),
             due_in_ms: u32::from_le_bytes(*due_in_ms),
             waited_ms: u32::from_le_bytes(*waited_ms),
+            samples_used: u64::from_le_bytes(*samples_used),
+            samples_wanted: u64::from_le_bytes(*samples_wanted),
             synced: flags & 1 != 0,
             ready: flags & 2 != 0,
             refused: flags & 4 != 0,
@@ -201,11 +210,15 @@ mod tests {
     proptest! {
         #[test]
         fn records_come_as_they_went(
-            text in "[a-z ]{0,216}", rounds: u64, weight in 0.0..1e30_f64, times: [u32; 3], flags: [bool; 3],
+            text in "[a-z ]{0,255}", rounds: u64, weight in 0.0..1e30_f64, times: [u32; 3], flags: [bool; 3],
+            samples: [u64; 2],
         ) {
             let [step_ms, due_in_ms, waited_ms] = times;
             let [synced, ready, refused] = flags;
-            let record = Record { text, rounds, weight, step_ms, due_in_ms, waited_ms, synced, ready, refused };
+            let [samples_used, samples_wanted] = samples;
+            let record = Record {
+                text, rounds, weight, step_ms, due_in_ms, waited_ms, samples_used, samples_wanted, synced, ready, refused,
+            };
             prop_assert_eq!(Record::decode(&record.encode()), record);
         }
 

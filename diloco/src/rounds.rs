@@ -4,9 +4,11 @@ use crate::{
     Averager, Fragments, Outer, RoundReport, Settings,
     board::{Board, Posted},
     readiness::{self, Decision, RECORD_BYTES, Record, Rule},
+    samples::{DataSet, News},
     settings::Grace,
 };
 use pccl::{Communicator, Error, SyncStrategy};
+use pccl_samples::{Counted, Member};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -22,6 +24,8 @@ pub(crate) struct Rounds {
     /// The settings that all must have alike.
     text: String,
     averager: Averager,
+    /// The samples that the run counts.
+    data_set: Option<DataSet>,
     /// For each fragment, the rounds that its outer parameters have seen last.
     changed: Vec<u64>,
     /// The revision of the last sync.
@@ -29,8 +33,20 @@ pub(crate) struct Rounds {
     /// The last call that was made has succeeded.
     is_settled: bool,
     quorum_since: Option<Instant>,
-    /// A round that is applied here, and that no sync has committed yet; whether the own contribution is in it.
-    unsynced: Option<(RoundReport, bool)>,
+    /// A round that is applied here, and that no sync has committed yet.
+    unsynced: Option<Unsynced>,
+}
+
+/// See [`Rounds::unsynced`].
+#[derive(Debug)]
+struct Unsynced {
+    report: RoundReport,
+    /// Whether the own contribution is in it.
+    is_in: bool,
+    /// The samples that it has counted.
+    counted: Vec<Counted>,
+    /// The own contribution was one on samples, and changes nothing.
+    is_dropped: bool,
 }
 
 /// Tells the caller that the rounds are over, also after a panic of an outer step of its own.
@@ -50,11 +66,13 @@ impl Rounds {
         board: Arc<Board>,
         settings: Settings,
         fragments: Fragments,
+        data_set: Option<DataSet>,
     ) -> Self {
         Self {
             text: settings.text(&fragments),
             averager: Averager::new(fragments.elements(), settings.compression),
             changed: vec![0; fragments.count()],
+            data_set,
             comm,
             board,
             settings,
@@ -96,6 +114,8 @@ impl Rounds {
             let rank = self.comm.world().rank;
             match self.rule().decide(&records, rank)? {
                 Decision::Sync => {
+                    // A newcomer gets samples to begin with.
+                    self.settle(&records, &[])?;
                     self.sync()?;
                     synced = true;
                 }
@@ -139,7 +159,8 @@ impl Rounds {
         let (record, posted) = self.board.record();
         let waited = self.quorum_since.map_or(0, |since| since.elapsed().as_millis());
         let waited_ms = u32::try_from(waited).unwrap_or(u32::MAX);
-        let record = Record { text: self.text.clone(), waited_ms, synced, ..record };
+        let samples_wanted = self.data_set.map_or(0, |data_set| data_set.wants);
+        let record = Record { text: self.text.clone(), waited_ms, synced, samples_wanted, ..record };
         let world = self.comm.world();
         let mut bytes = vec![0_u8; RECORD_BYTES * world.group_size];
         match world.group_size {
@@ -208,8 +229,35 @@ impl Rounds {
             *changed = round + 1;
         }
         report.exchange = begun.elapsed();
-        self.unsynced = Some((report, posted.is_some()));
+        let counting = if mean.is_some() { weights } else { &[] };
+        let counted = self.settle(records, counting)?;
+        let is_counted = counting.get(world.rank).is_some_and(|weight| *weight > 0.0);
+        let is_dropped = !is_counted && posted.is_some_and(|posted| posted.samples > 0);
+        self.unsynced = Some(Unsynced { report, is_in: posted.is_some(), counted, is_dropped });
         unknown.map_or(Ok(()), Err)
+    }
+
+    /// Counts the samples of the contributions that have a weight, and grants new ones.
+    fn settle(&self, records: &[Record], weights: &[f64]) -> Result<Vec<Counted>, Error> {
+        let Some(data_set) = &self.data_set else { return Ok(Vec::new()) };
+        let world = self.comm.world();
+        let members = world.ring.iter().zip(records).enumerate().map(|(at, (peer, record))| {
+            let is_counted = weights.get(at).is_some_and(|weight| *weight > 0.0);
+            let used = if is_counted { record.samples_used } else { 0 };
+            Member { owner: peer.0, used, wants: record.samples_wanted }
+        });
+        data_set.settle(&mut self.board.outer.lock().samples, &members.collect::<Vec<_>>())
+    }
+
+    /// What the ledger of the outer state says, for the caller.
+    fn news(&self, outer: &Outer, unsynced: Option<&mut Unsynced>) -> Result<Option<News>, Error> {
+        let Some(data_set) = &self.data_set else { return Ok(None) };
+        let world = self.comm.world();
+        let owner = world.ring.get(world.rank).map_or(0, |peer| peer.0);
+        let ledger = data_set.ledger(&outer.samples)?;
+        let is_dropped = unsynced.as_ref().is_some_and(|it| it.is_dropped);
+        let counted = unsynced.map(|it| (it.report.round, std::mem::take(&mut it.counted)));
+        Ok(Some(News { owner, ledger, counted, is_dropped }))
     }
 
     /// Proves that all members hold the same outer state, or fetches it. Its revision is the number of rounds.
@@ -230,20 +278,22 @@ impl Rounds {
         drop(state);
         self.synced_revision = Some(info.revision);
         let rounds = outer.rounds();
+        let mut unsynced = self.unsynced.take().filter(|it| it.report.round + 1 == rounds);
+        let news = self.news(&outer, unsynced.as_mut())?;
         drop(outer);
-        match self.unsynced.take() {
-            Some((report, counted)) if report.round + 1 == rounds => {
+        match unsynced {
+            Some(Unsynced { report, is_in, .. }) => {
                 log::info!("{report}");
-                self.board.finish_round(report, counted);
+                self.board.finish_round(report, is_in, news);
             }
-            _ => {
+            None => {
                 let counted = rounds == before + 1 && self.averager.may_have_counted();
                 self.averager.settle(counted);
                 if info.rx_bytes > 0 {
                     self.changed.fill(rounds);
                     log::info!("took over the outer state after {rounds} rounds");
                 }
-                self.board.take_over(rounds, counted);
+                self.board.take_over(rounds, counted, news);
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Settings of a run, and which of them make sense.
 
-use crate::{Compression, Fragments, OuterStep};
+use crate::{Compression, Fragments, OuterStep, samples::DataSet};
 use pccl::Error;
 use pccl_settings::Text;
 use std::{path::PathBuf, time::Duration};
@@ -113,6 +113,23 @@ pccl_settings::settings! {
         /// Members that are waited for before each round, at least 1. Default 2.
         []
         min_world: usize = 2;
+        /// Samples of the data set, each of which the run counts once an epoch; see
+        /// [`DiLoCo::take_samples`](crate::DiLoCo::take_samples). Default 0: members choose theirs by themselves.
+        []
+        samples: u64 = 0;
+        /// The seed of their order. Default: none, they come as they are.
+        []
+        samples_seed: Option<u64> = None;
+        /// How often each sample is counted. Default 1.
+        []
+        samples_epochs: u64 = 1;
+        /// How many samples a member holds at a time: twice those of `every / fragments + overlap` of its steps, so that
+        /// none has to wait for more. Members may differ in it. Default 1000.
+        []
+        samples_held: u64 = 1000;
+        /// Members that the run has at most, where it counts samples. Default 64.
+        []
+        samples_members: usize = 64;
         /// A file of [`DiLoCo::save`](crate::DiLoCo::save) to begin with. The run goes on from the newest that a member
         /// brings. Default: none.
         []
@@ -165,6 +182,7 @@ impl Settings {
             "min_world 0: a run has at least 1 member".to_owned()
         } else {
             self.outer.check()?;
+            DataSet::of(self)?;
             return Ok(fragments);
         };
         Err(Error::InvalidArgument(refusal))
@@ -191,8 +209,16 @@ impl Settings {
             Grace::Auto => "auto".to_owned(),
             Grace::Fixed(grace) => format!("{grace:?}"),
         };
+        let samples = match (self.samples, self.samples_seed) {
+            (0, _) => String::new(),
+            (length, seed) => {
+                let seed = seed.map_or("in order".to_owned(), |seed| format!("seed {seed}"));
+                let (epochs, members) = (self.samples_epochs, self.samples_members);
+                format!(", samples {length} x {epochs}, {seed}, of {members}")
+            }
+        };
         format!(
-            "every {}, {} fragments (cut {:08x}), overlap {}, alpha {}, {}, compression {}, quorum {}, grace {grace}",
+            "every {}, {} fragments (cut {:08x}), overlap {}, alpha {}, {}, compression {}, quorum {}, grace {grace}{samples}",
             self.every,
             fragments.count(),
             fragments.digest(),

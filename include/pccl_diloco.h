@@ -56,7 +56,7 @@ typedef struct pcclDilocoStats_t {
 PCCL_EXPORT pcclResult_t pcclDilocoCreate(pcclComm_t *comm, pcclDiloco_t **diloco_out);
 
 /* Sets one setting before it joins: every, fragments, fragment_lengths, overlap, alpha, outer, compression, quorum,
- * grace, min_world, resume. */
+ * grace, min_world, resume, samples, samples_seed, samples_epochs, samples_held, samples_members. */
 PCCL_EXPORT pcclResult_t pcclDilocoSet(pcclDiloco_t *diloco, const char *name, const char *value);
 
 /* Connects, waits for min_world members, and puts the outer parameters of the run into `parameters`. */
@@ -74,6 +74,19 @@ PCCL_EXPORT pcclResult_t pcclDilocoNext(pcclDiloco_t *diloco, pcclDilocoAction_t
 PCCL_EXPORT pcclResult_t pcclDilocoContribute(pcclDiloco_t *diloco, uint64_t fragment, const float *parameters,
                                               uint64_t count);
 PCCL_EXPORT pcclResult_t pcclDilocoLand(pcclDiloco_t *diloco, uint64_t fragment, float *parameters, uint64_t count);
+
+/* The samples of the setting `samples`, each of which the run counts once an epoch. Takes up to `capacity` to train on;
+ * none are left for now if rounds have to be made first, which steps without samples bring about. */
+PCCL_EXPORT pcclResult_t pcclDilocoTakeSamples(pcclDiloco_t *diloco, uint64_t *samples, uint64_t capacity,
+                                               uint64_t *count_out);
+/* Before the step or its count: it was made on `count` samples, those that were taken first. */
+PCCL_EXPORT pcclResult_t pcclDilocoCountSamples(pcclDiloco_t *diloco, uint64_t count);
+/* How many were taken that no step was made on, and whether all samples of all epochs are counted. */
+PCCL_EXPORT pcclResult_t pcclDilocoGetSamples(pcclDiloco_t *diloco, uint64_t *outstanding_out, bool *are_over_out);
+/* The samples that a round has counted, for an audit: of the last thousand rounds that this member was in. If there are
+ * more than `capacity`, only their number is written. */
+PCCL_EXPORT pcclResult_t pcclDilocoGetCountedSamples(pcclDiloco_t *diloco, uint64_t round, uint64_t *samples,
+                                                     uint64_t capacity, uint64_t *count_out);
 
 /* Puts the outer parameters into `parameters`. */
 PCCL_EXPORT pcclResult_t pcclDilocoLoadOuter(pcclDiloco_t *diloco, float *parameters, uint64_t count);

@@ -74,6 +74,7 @@ from ._notice import Notice
 from ._optimizers import materialise_optimizer
 from ._reduces import AsyncReduceHandle
 from ._repeat import NotRepeatable
+from ._samples import Samples
 from ._sharing import Loan
 from ._state import Box, SharedState, TensorInfo
 
@@ -101,7 +102,7 @@ __all__ = [
     "PCCLError", "PeerLost", "PeerNorm", "PendingAsyncOps", "QuantizationAlgorithm", "QuantizationOptions", "ReduceDescriptor",
     "ReduceInfo",
     "ReduceOp", "ReduceOpDescriptor",
-    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Saving", "Schedule",
+    "ReduceOperandDescriptor", "Refused", "Remedy", "Result", "ResumeWaits", "Samples", "Saving", "Schedule",
     "SeederMissing", "Segment", "SharedState",
     "SharedStateSyncInfo", "SharedStateSyncStrategy", "StateDiff", "StateFileError", "StateLost", "Store", "StoreLost",
     "StoreUnreachable", "SyncProgress", "System", "TensorDiff", "TensorInfo", "TimedOut", "TooFewPeers", "World", "cuda", "get_include",

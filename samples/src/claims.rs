@@ -15,7 +15,6 @@ const MAX_MEMBERS: usize = 1 << 16;
 #[derive(Debug, Clone)]
 pub struct Claims {
     order: Order,
-    words: Vec<u64>,
     total: u64,
     members: usize,
     batch: u64,
@@ -45,22 +44,26 @@ impl Claims {
         if !(1..=MAX_MEMBERS).contains(&members) {
             return Err(Error::Argument(format!("{members} members: 1 to {MAX_MEMBERS}")));
         }
-        let mut words = vec![0; words_for(members)];
-        Ledger::new(total, members).write(&mut words);
-        Ok(Self { order, words, total, members, batch, taken: None, settled: None })
+        Ok(Self { order, total, members, batch, taken: None, settled: None })
     }
 
-    /// The ledger, as it is part of the shared state of the run: a tensor of `u64`. It does not move.
-    pub fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.words
+    /// The ledger of a run that begins, as it is part of the shared state: a tensor of `u64`, which the caller keeps and
+    /// gives to the other methods.
+    pub fn words(&self) -> Vec<u64> {
+        let mut words = vec![0; words_for(self.members)];
+        Ledger::new(self.total, self.members).write(&mut words);
+        words
     }
 
-    /// The ledger.
+    /// The ledger in `words`.
     ///
     /// # Errors
-    /// `Damaged` if the words are none.
-    pub fn ledger(&self) -> Result<Ledger, Error> {
-        Ledger::read(&self.words, self.total)
+    /// `Damaged` if there is none in them.
+    pub fn ledger(&self, words: &[u64]) -> Result<Ledger, Error> {
+        match words.len() == words_for(self.members) {
+            true => Ledger::read(words, self.total),
+            false => Err(Error::Damaged("it is for another number of members")),
+        }
     }
 
     /// The samples of the member of this rank for the step that begins: a batch, or less, or none at the end. Taken
@@ -68,31 +71,39 @@ impl Claims {
     ///
     /// # Errors
     /// `Damaged` if the words are no ledger; `Argument` for a rank beyond the members.
-    pub fn take(&mut self, rank: usize) -> Result<Vec<u64>, Error> {
+    pub fn take(&mut self, words: &[u64], rank: usize) -> Result<Vec<u64>, Error> {
         if rank >= self.members {
             let text = format!("rank {rank}, but no more than {} members were expected", self.members);
             return Err(Error::Argument(text));
         }
-        let ledger = self.ledger()?;
+        let ledger = self.ledger(words)?;
         self.settled = None;
         self.taken = ledger.pieces(self.batch).nth(rank).map(|piece| (rank, piece));
         let positions = self.taken.iter().flat_map(|(_, piece)| piece.clone());
         Ok(positions.map(|position| self.order.sample(position)).collect())
     }
 
-    /// Numbers that the step's all-reduce sums, beside its gradients: how many members have taken each piece, and how
-    /// many of its samples were used, the first ones. `used`: how many this member has used of those it took.
+    /// Numbers that the step's all-reduce sums, beside its gradients: how many members have used each piece, and how many
+    /// of its samples, the first ones. `used`: how many this member has used of those it took.
     ///
     /// # Errors
-    /// `Argument` if it took less.
-    pub fn counts(&self, used: u64) -> Result<Vec<u64>, Error> {
+    /// `Argument` if it took less, or took them from another ledger; `Damaged` if the words are none.
+    pub fn counts(&self, words: &[u64], used: u64) -> Result<Vec<u64>, Error> {
         let mut counts = vec![0; 2 * self.members];
+        if used == 0 {
+            return Ok(counts);
+        }
         let taken = self.taken.as_ref().map_or(0, |(_, piece)| piece.end - piece.start);
         if used > taken {
             return Err(Error::Argument(format!("{used} samples are used, {taken} were taken")));
         }
-        if let Some((at, _)) = &self.taken {
-            counts[2 * at..][..2].copy_from_slice(&[1, used]);
+        let ledger = self.ledger(words)?;
+        for (rank, piece) in &self.taken {
+            if ledger.pieces(self.batch).nth(*rank).as_ref() != Some(piece) {
+                let text = "the samples were taken before the state was replaced: take them again";
+                return Err(Error::Argument(text.to_owned()));
+            }
+            counts[2 * rank..][..2].copy_from_slice(&[1, used]);
         }
         Ok(counts)
     }
@@ -101,8 +112,8 @@ impl Claims {
     ///
     /// # Errors
     /// `TakenTwice` if the step is to be made again; `Damaged` for sums that cannot be.
-    pub fn settle(&mut self, sums: &[u64]) -> Result<u64, Error> {
-        let mut ledger = self.ledger()?;
+    pub fn settle(&mut self, words: &[u64], sums: &[u64]) -> Result<u64, Error> {
+        let mut ledger = self.ledger(words)?;
         let pieces: Vec<_> = ledger.pieces(self.batch).take(self.members).collect();
         let mut counted = Vec::new();
         for (sum, piece) in sums.chunks_exact(2).zip(pieces) {
@@ -120,6 +131,7 @@ impl Claims {
             }
         }
         ledger.check_room()?;
+        ledger.end_step();
         let used = counted.iter().map(|it| it.range.end - it.range.start).sum();
         self.settled = Some((ledger, counted));
         Ok(used)
@@ -127,11 +139,16 @@ impl Claims {
 
     /// The step has succeeded: the ledger is that of the next one. Returns what the step has counted; nothing if no step
     /// was settled since the last time.
-    pub fn commit(&mut self) -> Vec<Counted> {
+    pub fn commit(&mut self, words: &mut [u64]) -> Vec<Counted> {
         let Some((ledger, counted)) = self.settled.take() else { return Vec::new() };
-        ledger.write(&mut self.words);
+        ledger.write(words);
         self.taken = None;
         counted
+    }
+
+    /// Greatest number of samples that a member takes in a step.
+    pub fn batch(&self) -> u64 {
+        self.batch
     }
 
     /// The order of the samples.

@@ -81,6 +81,16 @@ impl Ledger {
         position < self.total && !self.entries.iter().any(|entry| entry.range.contains(&position))
     }
 
+    /// Steps that were settled.
+    pub fn steps(&self) -> u64 {
+        self.grants
+    }
+
+    /// A step in which nobody holds anything.
+    pub(crate) fn end_step(&mut self) {
+        self.grants += 1;
+    }
+
     /// What a member holds, in its own order.
     pub fn held_by(&self, owner: u128) -> Vec<Range<u64>> {
         self.own(owner).into_iter().map(|at| self.entries[at].range.clone()).collect()

@@ -1,15 +1,43 @@
 //! Runs in lock step in which members die in the middle of steps, join, use less than they took, and do not agree about
 //! who is there: each sample of each epoch is counted once.
 
-use pccl_samples::{Claims, Error, words_for};
+use pccl_samples::{Claims, Counted, Error, words_for};
 use proptest::prelude::*;
 
 const LENGTH: u64 = 97;
 const EPOCHS: u64 = 3;
 const MEMBERS: usize = 6;
 
-fn member() -> Claims {
-    Claims::new(LENGTH, Some(5), EPOCHS, 8, MEMBERS).expect("claims")
+fn member() -> Member {
+    let claims = Claims::new(LENGTH, Some(5), EPOCHS, 8, MEMBERS).expect("claims");
+    let words = claims.words();
+    Member(claims, words)
+}
+
+/// A member, with its part of the shared state.
+#[derive(Clone)]
+struct Member(Claims, Vec<u64>);
+
+impl Member {
+    fn take(&mut self, rank: usize) -> Result<Vec<u64>, Error> {
+        self.0.take(&self.1, rank)
+    }
+
+    fn counts(&self, used: u64) -> Result<Vec<u64>, Error> {
+        self.0.counts(&self.1, used)
+    }
+
+    fn settle(&mut self, sums: &[u64]) -> Result<u64, Error> {
+        self.0.settle(&self.1, sums)
+    }
+
+    fn commit(&mut self) -> Vec<Counted> {
+        self.0.commit(&mut self.1)
+    }
+
+    fn counted(&self) -> u64 {
+        self.0.ledger(&self.1).expect("a ledger").counted()
+    }
 }
 
 /// A step of one member: the rank at which it sees itself, how much of its batch it uses, and whether it dies before
@@ -28,7 +56,7 @@ proptest! {
         let whole: Vec<Turn> = (0..MEMBERS).map(|rank| (rank, 8, false)).collect();
         let mut steps = steps.into_iter();
         let mut last = 0;
-        while state.ledger().expect("a ledger").counted() < LENGTH * EPOCHS {
+        while state.counted() < LENGTH * EPOCHS {
             let step = steps.next().unwrap_or_else(|| whole.clone());
             let mut members: Vec<_> = step.iter().map(|_| state.clone()).collect();
             let mut sums = vec![0; 2 * MEMBERS];
@@ -40,13 +68,13 @@ proptest! {
                     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
                 }
             }
-            let mut ranks: Vec<_> = step.iter().filter(|it| !it.2).map(|it| it.0).collect();
+            let mut ranks: Vec<_> = step.iter().filter(|it| !it.2 && it.1 > 0).map(|it| it.0).collect();
             ranks.sort_unstable();
             let is_double = ranks.windows(2).any(|pair| pair[0] == pair[1]);
             let Some(survivor) = members.first_mut() else { continue };
             match survivor.settle(&sums) {
                 Ok(used) => {
-                    let order = survivor.order();
+                    let order = survivor.0.order();
                     let samples = survivor.commit();
                     let positions: Vec<_> = samples.iter().flat_map(|it| it.range.clone()).collect();
                     prop_assert_eq!(positions.len() as u64, used);
@@ -57,7 +85,7 @@ proptest! {
                     prop_assert!(matches!(error, Error::TakenTwice { .. }) && is_double, "{}", error);
                 }
             }
-            let now = state.ledger().expect("a ledger").counted();
+            let now = state.counted();
             prop_assert!(now >= last);
             last = now;
         }
@@ -70,7 +98,7 @@ proptest! {
                                             at in 0..words_for(MEMBERS), bit in 0..64) {
         prop_assert!(pccl_samples::Ledger::read(&words, LENGTH * EPOCHS).is_err());
         let mut claims = member();
-        claims.words_mut()[at] ^= 1_u64 << bit;
+        claims.1[at] ^= 1_u64 << bit;
         // Whatever it says then: no panic, and nothing beyond the data set.
         if let Ok(samples) = claims.take(0) {
             prop_assert!(samples.into_iter().all(|sample| sample < LENGTH));
@@ -95,6 +123,14 @@ fn arguments_that_make_no_sense_are_named() {
     claims.take(0).expect("samples");
     assert!(claims.counts(9).expect_err("more than taken").to_string().contains("8 were taken"));
     assert_eq!(claims.commit(), [], "nothing was settled");
+    let other = Claims::new(LENGTH, Some(5), EPOCHS, 4, MEMBERS).expect("claims");
+    let mut sums = vec![0; 2 * MEMBERS];
+    sums[..2].copy_from_slice(&[1, 4]);
+    let mut ahead = Member(other, claims.1.clone());
+    ahead.settle(&sums).expect("a step");
+    ahead.commit();
+    claims.1 = ahead.1;
+    assert!(claims.counts(8).expect_err("of another state").to_string().contains("take them again"));
 }
 
 #[test]
@@ -108,7 +144,7 @@ fn a_step_that_fails_leaves_its_samples_open() {
     assert_eq!(claims.settle(&sums), Ok(8));
     claims.commit();
     // The piece before it, which nobody has used, comes first.
-    let (order, next) = (claims.order(), claims.take(0).expect("samples"));
+    let (order, next) = (claims.0.order(), claims.take(0).expect("samples"));
     assert_eq!(next, (0..8).map(|at| order.sample(at)).collect::<Vec<_>>());
     assert_ne!(claims.take(1).expect("samples"), first);
 }

@@ -56,7 +56,7 @@ fn headers(extension: &str) -> String {
         let path = root().join("include").join(name).with_extension(extension);
         fs::read_to_string(path).expect("the header")
     };
-    ["pccl", "pccl_diloco"].map(read).concat()
+    ["pccl", "pccl_diloco", "pccl_samples"].map(read).concat()
 }
 
 /// Functions that the headers declare.

@@ -3,7 +3,7 @@
 use crate::tree::{self, Tree};
 use std::{collections::BTreeMap, fmt::Write};
 
-const HEADERS: [&str; 2] = ["include/pccl.h", "include/pccl_diloco.h"];
+const HEADERS: [&str; 3] = ["include/pccl.h", "include/pccl_diloco.h", "include/pccl_samples.h"];
 const MODULE: &str = "python/pccl/_declarations.py";
 const HEAD: &str = "\
 \"\"\"The constants, structures and functions of the C headers, made by ``make_python_declarations`` of tidy.\"\"\"

@@ -28,6 +28,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("pccl/capi/src/ahead.rs", "the functions of the C interface"),
     ("pccl/capi/src/calls.rs", "the functions of the C interface"),
     ("pccl/capi/src/diloco.rs", "the functions of the C interface"),
+    ("pccl/capi/src/samples.rs", "the functions of the C interface"),
     ("pccl/capi/src/files.rs", "the functions of the C interface"),
     ("pccl/capi/src/clip.rs", "the functions of the C interface"),
     ("pccl/capi/src/moves.rs", "the functions of the C interface"),

@@ -328,6 +328,88 @@ pub(crate) unsafe extern "C" fn pcclDilocoTakeReport(
     })
 }
 
+/// `pcclDilocoTakeSamples`.
+///
+/// # Safety
+/// As [`pcclDilocoCreate`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclDilocoTakeSamples(
+    diloco: Handle,
+    samples: *mut u64,
+    capacity: u64,
+    count_out: *mut u64,
+) -> ResultCode {
+    call(|| {
+        raw::check(count_out, "count_out")?;
+        raw::check(samples, "samples")?;
+        let taken = with_run(diloco, |run| Ok(run.take_samples(capacity)))?;
+        // SAFETY: by the contract of this function; there are no more than `capacity`.
+        unsafe { raw::write_items(&taken, samples, count_out) };
+        Ok(())
+    })
+}
+
+/// `pcclDilocoCountSamples`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pcclDilocoCountSamples(diloco: Handle, count: u64) -> ResultCode {
+    call(|| with_run(diloco, |run| run.count_samples(count)))
+}
+
+/// `pcclDilocoGetSamples`.
+///
+/// # Safety
+/// As [`pcclDilocoCreate`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclDilocoGetSamples(
+    diloco: Handle,
+    outstanding_out: *mut u64,
+    are_over_out: *mut bool,
+) -> ResultCode {
+    call(|| {
+        raw::check(outstanding_out, "outstanding_out")?;
+        raw::check(are_over_out, "are_over_out")?;
+        let found = with_run(diloco, |run| Ok((run.samples_outstanding(), run.samples_are_over())))?;
+        // SAFETY: by the contract of this function.
+        unsafe {
+            raw::write(outstanding_out, found.0);
+            raw::write(are_over_out, found.1);
+        }
+        Ok(())
+    })
+}
+
+/// `pcclDilocoGetCountedSamples`.
+///
+/// # Safety
+/// As [`pcclDilocoCreate`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclDilocoGetCountedSamples(
+    diloco: Handle,
+    round: u64,
+    samples: *mut u64,
+    capacity: u64,
+    count_out: *mut u64,
+) -> ResultCode {
+    call(|| {
+        raw::check(count_out, "count_out")?;
+        let counted = with_run(diloco, |run| Ok(run.counted_samples(round)))?;
+        let counted = counted.ok_or_else(|| {
+            Failure::argument(format!(
+                "what round {round} has counted is not known here: it was another's, or long ago"
+            ))
+        })?;
+        if counted.len() as u64 > capacity {
+            // SAFETY: by the contract of this function.
+            unsafe { raw::write(count_out, counted.len() as u64) };
+            return Ok(());
+        }
+        raw::check(samples, "samples")?;
+        // SAFETY: by the contract of this function; there are no more than `capacity`.
+        unsafe { raw::write_items(&counted, samples, count_out) };
+        Ok(())
+    })
+}
+
 /// `pcclDilocoSave`.
 ///
 /// # Safety

@@ -1,10 +1,10 @@
-//! The C interface: what `include/pccl.h` and `include/pccl_diloco.h` declare.
+//! The C interface: what `include/pccl.h`, `include/pccl_diloco.h` and `include/pccl_samples.h` declare.
 //!
 //! Each function turns its arguments into Rust values, all of them checked, makes one call of the library, and turns
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `diloco`, `iteration`, `ahead`, `diff`,
+//! Modules from top to bottom, each of which uses only those below it: `samples`, `diloco`, `iteration`, `ahead`, `diff`,
 //! `files`, `calls`, `clip`, `moves`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`,
 //! `groups`, `convert`, `raw`, `fork`, `logging`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`,
 //! `failure`, `child`, `types`.
@@ -37,6 +37,7 @@ mod moves;
 mod raw;
 mod reduce;
 mod registry;
+mod samples;
 mod savings;
 mod settings;
 mod types;

@@ -128,6 +128,19 @@ fn check_floats(pointer: *const f32, count: usize, name: &str) -> Outcome {
     Ok(())
 }
 
+/// Writes numbers, and how many there are.
+///
+/// # Safety
+/// There is room for them, and for the count.
+pub(crate) unsafe fn write_items(all: &[u64], items: *mut u64, count_out: *mut u64) {
+    for (index, item) in all.iter().enumerate() {
+        // SAFETY: by the contract of this function.
+        unsafe { write(items.add(index), *item) };
+    }
+    // SAFETY: the same.
+    unsafe { write(count_out, all.len() as u64) };
+}
+
 /// Writes as many peers as there is room for, and how many there are.
 ///
 /// # Safety

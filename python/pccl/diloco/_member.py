@@ -2,7 +2,7 @@
 
 import ctypes
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .._arguments import limit_ms
 from .._calls import blocking, text
@@ -10,6 +10,7 @@ from .._communicator import Communicator
 from .._enums import Result
 from .._errors import PCCLError
 from .._library import library, structs
+from .._samples import Samples
 
 if TYPE_CHECKING:
     import numpy
@@ -44,13 +45,18 @@ class Stats(NamedTuple):
 
 def settings_of(every: int, fragments: Union[int, Sequence[int]], overlap: int, alpha: Optional[float], outer: str,
                 compress: str, quorum: float, grace: Union[str, float], min_world: int,
-                resume: Optional[str]) -> List[Any]:
+                resume: Optional[str], samples: Optional[Samples] = None) -> List[Any]:
     """Names and values as C takes them."""
     lengths = [] if isinstance(fragments, int) else [int(length) for length in fragments]
     given = [("every", every), ("overlap", overlap), ("outer", outer), ("compression", compress), ("quorum", quorum),
              ("grace", grace), ("min_world", min_world),
              ("fragment_lengths", ",".join(map(str, lengths))) if lengths else ("fragments", fragments)]
     optional = [("alpha", alpha), ("resume", resume)]
+    if samples is not None:
+        if not isinstance(samples, Samples):
+            raise TypeError(f"samples are a pccl.Samples, not a {type(samples).__name__}")
+        cut = len(lengths) or max(1, int(fragments))  # type: ignore[arg-type]
+        given += samples._settings(int(every) // cut + int(overlap))
     return [(name, str(value)) for name, value in given + [it for it in optional if it[1] is not None]]
 
 
@@ -86,6 +92,30 @@ class Handle:
             if error.result == Result.INVALID_ARGUMENT:
                 raise ValueError(error.message) from None
             raise
+
+    def take_samples(self, most: int) -> List[int]:
+        taken, count = (ctypes.c_uint64 * most)(), ctypes.c_uint64()
+        self.check(library.pcclDilocoTakeSamples(self._handle, taken, most, byref(count)))
+        return list(taken[:count.value])
+
+    def samples(self) -> Tuple[int, bool]:
+        """How many are taken and in no step yet, and whether all are counted."""
+        outstanding, are_over = ctypes.c_uint64(), ctypes.c_bool()
+        self.check(library.pcclDilocoGetSamples(self._handle, byref(outstanding), byref(are_over)))
+        return outstanding.value, are_over.value
+
+    def counted_samples(self, number: int) -> List[int]:
+        count, capacity = ctypes.c_uint64(), 0
+        while True:
+            samples = (ctypes.c_uint64 * capacity)()
+            self.check(library.pcclDilocoGetCountedSamples(self._handle, number, samples, capacity, byref(count)))
+            if count.value <= capacity:
+                return list(samples[:count.value])
+            capacity = count.value
+
+    def count(self, samples: Optional[int]) -> None:
+        if samples is not None:
+            self.check(library.pcclDilocoCountSamples(self._handle, samples))
 
     def steps(self, weight: float, contribute: Callable[[int], None], land: Callable[[int], None]) -> None:
         """Counts an inner step, and has done what is to be done before the next one."""
@@ -147,6 +177,30 @@ class Shared:
     """What all members have in common, whatever their parameters are."""
 
     _run: Handle
+    _samples: Optional[Samples] = None
+
+    def step(self, weight: Optional[float] = None, *, samples: Optional[int] = None) -> None:
+        """An inner step has been made, which stands for ``weight``, such as its tokens (default: ``samples``, or 1).
+        Waits only for the result of an own contribution that was handed in ``overlap`` steps ago.
+
+        ``samples``: how many samples it was made on, where the run counts them.
+
+        A contribution that is not finite raises ``ValueError``: the others go on without it, and so may the caller,
+        with the outer parameters of that fragment.
+        """
+        if (samples is None) != (self._samples is None):
+            raise ValueError("give step(samples=) how many samples it was made on" if samples is None else
+                             "the run counts no samples: give the member a pccl.Samples")
+        self._run.count(samples)
+        self._step(float(weight if weight is not None else 1 if samples is None else samples))
+
+    def _step(self, weight: float) -> None:
+        raise NotImplementedError
+
+    def _joined(self, samples: Optional[Samples]) -> None:
+        self._samples = samples
+        if samples is not None:
+            samples._of_member(self)
 
     @property
     def step_index(self) -> int:
@@ -206,11 +260,13 @@ class Member(Shared):
     def __init__(self, master: Union[str, Communicator], weights: "numpy.ndarray[Any, Any]", *, every: int = 100,
                  fragments: Union[int, Sequence[int]] = 1, overlap: int = 0, alpha: Optional[float] = None,
                  outer: str = "nesterov", compress: str = "none", quorum: float = 1.0,
-                 grace: Union[str, float] = "auto", min_world: int = 2, resume: Optional[str] = None, **options: Any):
+                 grace: Union[str, float] = "auto", min_world: int = 2, resume: Optional[str] = None,
+                 samples: Optional[Samples] = None, **options: Any):
         """Joins the run, waits until there are ``min_world`` members, and puts the outer parameters into ``weights``.
 
         - ``master``: its address, with ``options`` as for ``Communicator``; or a communicator that nobody else uses.
         - ``weights``: float32, contiguous, writable.
+        - ``samples``: the run counts them, see ``pccl.Samples``.
         - the others: docs/diloco.md. ``fragments`` is a number, or the lengths of all. All members give the same.
         """
         import numpy
@@ -219,19 +275,15 @@ class Member(Shared):
             raise TypeError("weights are a numpy array of float32")
         if not (weights.flags.c_contiguous and weights.flags.writeable):
             raise ValueError("weights are contiguous and writable")
-        settings = settings_of(every, fragments, overlap, alpha, outer, compress, quorum, grace, min_world, resume)
+        settings = settings_of(every, fragments, overlap, alpha, outer, compress, quorum, grace, min_world, resume,
+                               samples)
         self._run = Handle(master, settings, options)
         self._weights = weights
         self._address = weights.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         self._run.wait("join", "pcclDilocoJoin", self._address, weights.size)
+        self._joined(samples)
 
-    def step(self, weight: float = 1) -> None:
-        """An inner step has been made, which stands for ``weight``, such as its tokens. Waits only for the result of an
-        own contribution that was handed in ``overlap`` steps ago.
-
-        A contribution that is not finite raises ``ValueError``: the others go on without it, and so may the caller,
-        with the outer parameters of that fragment.
-        """
+    def _step(self, weight: float) -> None:
         # One call for all fragments: the library has the vector.
         self._run.wait("step", "pcclDilocoStep", self._address, self._weights.size, ctypes.c_double(weight))
 

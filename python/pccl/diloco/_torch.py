@@ -7,6 +7,7 @@ import torch
 
 from .._communicator import Communicator
 from .._arguments import limit_ms
+from .._samples import Samples
 from ._member import Handle, Shared, settings_of
 
 #: A piece of a fragment: the parameter, where it begins in it, where in the flat vector, and how long it is.
@@ -51,7 +52,8 @@ class DiLoCo(Shared):
     def __init__(self, master: Union[str, Communicator], model: "torch.nn.Module", *, inner: Any = None,
                  every: int = 100, fragments: Union[int, Callable[[str], int]] = 1, overlap: int = 0,
                  alpha: Optional[float] = None, outer: str = "nesterov", compress: str = "none", quorum: float = 1.0,
-                 grace: Union[str, float] = "auto", min_world: int = 2, resume: Optional[str] = None, **options: Any):
+                 grace: Union[str, float] = "auto", min_world: int = 2, resume: Optional[str] = None,
+                 samples: Optional[Samples] = None, **options: Any):
         """Joins the run, waits until there are ``min_world`` members, and puts the outer parameters into the model.
 
         - ``master``: its address, with ``options`` as for ``Communicator``; or a communicator that nobody else uses.
@@ -59,6 +61,7 @@ class DiLoCo(Shared):
           floats. Under FSDP2 each process has its shard: ``peer_group`` is the number of the shard then.
         - ``inner``: the optimiser that trains it, to check that it trains these parameters.
         - ``fragments``: a number, or a function from the name of a parameter to the number of its fragment.
+        - ``samples``: the run counts them, see ``pccl.Samples``.
         - the others: docs/diloco.md. All members give the same.
         """
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -76,21 +79,20 @@ class DiLoCo(Shared):
         self._flat = torch.empty(count, dtype=torch.float32, pin_memory=on_device)
         self._bounds = [sum(lengths[:at]) for at in range(len(lengths) + 1)]
         self._pieces = _pieces(ordered, self._bounds)
-        settings = settings_of(every, cut, overlap, alpha, outer, compress, quorum, grace, min_world, resume)
+        settings = settings_of(every, cut, overlap, alpha, outer, compress, quorum, grace, min_world, resume, samples)
         self._run = Handle(master, settings, options)
         for fragment in range(len(lengths)):
             self._gather(fragment)
         self._run.wait("join", "pcclDilocoJoin", self._address(0), count)
         self._scatter_all()
+        self._joined(samples)
 
-    def step(self, tokens: float = 1) -> None:
-        """An inner step has been made, on as many tokens. Waits only for the result of an own contribution that was
-        handed in ``overlap`` steps ago.
+    def step(self, tokens: Optional[float] = None, *, samples: Optional[int] = None) -> None:
+        """An inner step has been made, on as many tokens (default: ``samples``, or 1): as ``Member.step``."""
+        super().step(tokens, samples=samples)
 
-        A contribution that is not finite raises ``ValueError``: the others go on without it, and so may the caller,
-        with the outer parameters of that fragment.
-        """
-        self._run.steps(float(tokens), self._contribute, self._land)
+    def _step(self, weight: float) -> None:
+        self._run.steps(weight, self._contribute, self._land)
 
     def finish(self, timeout: Optional[float] = None) -> None:
         self._run.wait("finish", "pcclDilocoFinish", self._address(0), self._flat.numel(), limit_ms(timeout))

@@ -51,6 +51,33 @@ public:
         check(pcclDilocoLand(get(), fragment, parameters, count), "land");
     }
 
+    // Takes up to `most` samples of the setting `samples`.
+    std::vector<std::uint64_t> take_samples(std::size_t most) {
+        std::vector<std::uint64_t> taken(most);
+        std::uint64_t count = 0;
+        check(pcclDilocoTakeSamples(get(), taken.data(), taken.size(), &count), "take samples");
+        taken.resize(count);
+        return taken;
+    }
+    // Before step or count: it was made on `count` samples, those that were taken first.
+    void count_samples(std::uint64_t count) { check(pcclDilocoCountSamples(get(), count), "count samples"); }
+    // How many were taken that no step was made on, and whether all are counted.
+    std::pair<std::uint64_t, bool> samples() const {
+        std::uint64_t outstanding = 0;
+        bool are_over = false;
+        check(pcclDilocoGetSamples(get(), &outstanding, &are_over), "samples");
+        return {outstanding, are_over};
+    }
+    // The samples that a round has counted.
+    std::vector<std::uint64_t> counted_samples(std::uint64_t round) const {
+        std::vector<std::uint64_t> counted;
+        std::uint64_t count = 0;
+        check(pcclDilocoGetCountedSamples(get(), round, counted.data(), 0, &count), "counted samples");
+        counted.resize(count);
+        check(pcclDilocoGetCountedSamples(get(), round, counted.data(), counted.size(), &count), "counted samples");
+        return counted;
+    }
+
     void load_outer(std::vector<float> &parameters) {
         check(pcclDilocoLoadOuter(get(), parameters.data(), parameters.size()), "load the outer parameters");
     }

@@ -34,7 +34,7 @@ PCCL_EXPORT pcclResult_t pcclSamplesGetWords(pcclSamples_t *samples, uint64_t *w
 PCCL_EXPORT pcclResult_t pcclSamplesTake(pcclSamples_t *samples, const uint64_t *words, uint64_t word_count,
                                          uint64_t rank, uint64_t *taken, uint64_t capacity, uint64_t *count_out);
 
-/* What the all-reduce of the step sums beside its gradients: twice as many numbers as there may be members. `used`: how
+/* Numbers that the all-reduce of the step sums beside its gradients: twice as many as there may be members. `used`: how
  * many of the samples are in the gradient, the first ones. */
 PCCL_EXPORT pcclResult_t pcclSamplesGetCounts(pcclSamples_t *samples, const uint64_t *words, uint64_t word_count,
                                               uint64_t used, uint64_t *counts, uint64_t capacity,

@@ -133,7 +133,7 @@ impl State {
         self.events += 1;
     }
 
-    /// What the inner steps have changed since the last contribution must not count: it is dropped.
+    /// Drops all changes that inner steps have made since the last contribution: they must not count.
     pub(crate) fn forget(&mut self) {
         self.dirty.fill(true);
         self.reset.fill(true);
@@ -142,7 +142,8 @@ impl State {
         self.since = 0;
     }
 
-    /// What was learned from samples is not finite: they are taken again. The contribution that says so stays.
+    /// Parameters learned from samples are not finite: the samples are taken again. The contribution that says so
+    /// stays.
     pub(crate) fn take_again(&mut self) {
         if let Some(samples) = &mut self.samples {
             samples.forget();

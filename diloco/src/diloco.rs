@@ -131,9 +131,9 @@ impl DiLoCo {
         self.board.lock().samples.as_mut().map_or(Vec::new(), |samples| samples.take(most))
     }
 
-    /// Before [`DiLoCo::step`], or [`DiLoCo::count`]: the step was on `count` samples, those that were taken first. They
-    /// are counted by the round that its contribution is the first to be part of. If they do not belong to this member
-    /// any more, since it was out of the run, what it has changed since then is dropped by that step.
+    /// Before [`DiLoCo::step`], or [`DiLoCo::count`]: the step was on `count` samples, those that were taken first.
+    /// They are counted by the round that its contribution is the first to be part of. If they do not belong to this
+    /// member any more, since it was out of the run, what it has changed since then is dropped by that step.
     ///
     /// # Errors
     /// `InvalidArgument` if fewer were taken.

@@ -217,7 +217,8 @@ mod tests {
             let [synced, ready, refused] = flags;
             let [samples_used, samples_wanted] = samples;
             let record = Record {
-                text, rounds, weight, step_ms, due_in_ms, waited_ms, samples_used, samples_wanted, synced, ready, refused,
+                text, rounds, weight, step_ms, due_in_ms, waited_ms, samples_used, samples_wanted,
+                synced, ready, refused,
             };
             prop_assert_eq!(Record::decode(&record.encode()), record);
         }

@@ -249,7 +249,7 @@ impl Rounds {
         data_set.settle(&mut self.board.outer.lock().samples, &members.collect::<Vec<_>>())
     }
 
-    /// What the ledger of the outer state says, for the caller.
+    /// The ledger of the outer state, for the caller.
     fn news(&self, outer: &Outer, unsynced: Option<&mut Unsynced>) -> Result<Option<News>, Error> {
         let Some(data_set) = &self.data_set else { return Ok(None) };
         let world = self.comm.world();

@@ -38,10 +38,6 @@ impl DataSet {
         let (order, total) =
             Order::of(settings.samples, settings.samples_seed, settings.samples_epochs).map_err(failed)?;
         let (members, wants) = (settings.samples_members, settings.samples_held);
-        if members == 0 || wants == 0 {
-            let text = format!("samples_members {members}, samples_held {wants}: at least 1 of each");
-            return Err(Error::InvalidArgument(text));
-        }
         Ok(Some(Self { order, total, members, wants }))
     }
 
@@ -79,7 +75,7 @@ pub(crate) struct News {
     /// The number by which the ledger knows this member.
     pub(crate) owner: u128,
     pub(crate) ledger: Ledger,
-    /// What the round that has just ended has counted.
+    /// The samples that the round before has counted.
     pub(crate) counted: Option<(u64, Vec<Counted>)>,
     /// The own contribution to it was dropped.
     pub(crate) is_dropped: bool,

@@ -1,7 +1,8 @@
 //! Settings of a run, and which of them make sense.
 
-use crate::{Compression, Fragments, OuterStep, samples::DataSet};
+use crate::{Compression, Fragments, OuterStep};
 use pccl::Error;
+use pccl_samples::Order;
 use pccl_settings::Text;
 use std::{path::PathBuf, time::Duration};
 
@@ -123,8 +124,8 @@ pccl_settings::settings! {
         /// How often each sample is counted. Default 1.
         []
         samples_epochs: u64 = 1;
-        /// How many samples a member holds at a time: twice those of `every / fragments + overlap` of its steps, so that
-        /// none has to wait for more. Members may differ in it. Default 1000.
+        /// How many samples a member holds at a time: twice those of `every / fragments + overlap` of its steps, so
+        /// that none has to wait for more. Members may differ in it. Default 1000.
         []
         samples_held: u64 = 1000;
         /// Members that the run has at most, where it counts samples. Default 64.
@@ -182,10 +183,25 @@ impl Settings {
             "min_world 0: a run has at least 1 member".to_owned()
         } else {
             self.outer.check()?;
-            DataSet::of(self)?;
+            self.check_samples()?;
             return Ok(fragments);
         };
         Err(Error::InvalidArgument(refusal))
+    }
+
+    fn check_samples(&self) -> Result<(), Error> {
+        let refusal = |text| Err(Error::InvalidArgument(text));
+        if self.samples == 0 {
+            return Ok(());
+        }
+        if self.samples_held == 0 || self.samples_members == 0 {
+            let (held, members) = (self.samples_held, self.samples_members);
+            return refusal(format!("samples_held {held}, samples_members {members}: at least 1 of each"));
+        }
+        match Order::of(self.samples, self.samples_seed, self.samples_epochs) {
+            Ok(_) => Ok(()),
+            Err(error) => refusal(error.to_string()),
+        }
     }
 
     /// Inner steps between two rounds.
@@ -218,7 +234,8 @@ impl Settings {
             }
         };
         format!(
-            "every {}, {} fragments (cut {:08x}), overlap {}, alpha {}, {}, compression {}, quorum {}, grace {grace}{samples}",
+            "every {}, {} fragments (cut {:08x}), overlap {}, alpha {}, {}, compression {}, quorum {}, \
+             grace {grace}{samples}",
             self.every,
             fragments.count(),
             fragments.digest(),

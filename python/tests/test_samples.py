@@ -1,5 +1,7 @@
 """Samples that are counted once, in lock step and between rounds, with members that are killed."""
 
+import os
+import re
 import threading
 
 import numpy
@@ -77,3 +79,21 @@ def test_without_a_seed_the_samples_come_in_order():
             comm.run(step, state=pccl.SharedState.of(samples=samples), more=lambda: not samples.done, min_world=1)
     assert seen == [([0, 1, 2, 3], 3), ([3, 4, 5, 6], 3), ([6, 7, 8, 9], 3), ([9], 1)]
     assert samples.counted(1) == [3, 4, 5] and samples.steps == 4
+
+
+def test_the_loop_of_the_page_counts_each_sample():
+    page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "samples.md")
+    with open(page) as lines:
+        loop = re.search(r"```python\n(.*?)```", lines.read(), re.S).group(1)
+    learned = [0] * 50
+
+    def sum_of_gradients(weights, batch):
+        for at in batch:
+            learned[at] += 1
+        return 0 * weights
+
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        loop = loop.replace('"master:48148"', f'"127.0.0.1:{master.port}", first_ports=(0, 0), world_of_one=True')
+        loop = loop.replace("not samples.done)", "not samples.done, min_world=1)")
+        exec(loop, {"dataset": range(50), "sum_of_gradients": sum_of_gradients})
+    assert learned == [5] * 50

@@ -47,8 +47,8 @@ impl Claims {
         Ok(Self { order, total, members, batch, taken: None, settled: None })
     }
 
-    /// The ledger of a run that begins, as it is part of the shared state: a tensor of `u64`, which the caller keeps and
-    /// gives to the other methods.
+    /// The ledger of a run that begins, as it is part of the shared state: a tensor of `u64`, which the caller keeps
+    /// and gives to the other methods.
     pub fn words(&self) -> Vec<u64> {
         let mut words = vec![0; words_for(self.members)];
         Ledger::new(self.total, self.members).write(&mut words);
@@ -83,8 +83,8 @@ impl Claims {
         Ok(positions.map(|position| self.order.sample(position)).collect())
     }
 
-    /// Numbers that the step's all-reduce sums, beside its gradients: how many members have used each piece, and how many
-    /// of its samples, the first ones. `used`: how many this member has used of those it took.
+    /// Numbers that the step's all-reduce sums, beside its gradients: how many members have used each piece, and how
+    /// many of its samples, the first ones. `used`: how many this member has used of those it took.
     ///
     /// # Errors
     /// `Argument` if it took less, or took them from another ledger; `Damaged` if the words are none.
@@ -98,7 +98,7 @@ impl Claims {
             return Err(Error::Argument(format!("{used} samples are used, {taken} were taken")));
         }
         let ledger = self.ledger(words)?;
-        for (rank, piece) in &self.taken {
+        if let Some((rank, piece)) = &self.taken {
             if ledger.pieces(self.batch).nth(*rank).as_ref() != Some(piece) {
                 let text = "the samples were taken before the state was replaced: take them again";
                 return Err(Error::Argument(text.to_owned()));
@@ -137,8 +137,8 @@ impl Claims {
         Ok(used)
     }
 
-    /// The step has succeeded: the ledger is that of the next one. Returns what the step has counted; nothing if no step
-    /// was settled since the last time.
+    /// The step has succeeded: the ledger is that of the next one. Returns what the step has counted; nothing if no
+    /// step was settled since the last time.
     pub fn commit(&mut self, words: &mut [u64]) -> Vec<Counted> {
         let Some((ledger, counted)) = self.settled.take() else { return Vec::new() };
         ledger.write(words);

@@ -3,8 +3,8 @@
 use crate::Ledger;
 use std::ops::Range;
 
-/// What a member holds. It takes samples in its own order, trains on them in that order, and its ledger counts them in
-/// that order.
+/// The samples that a member holds. It takes samples in its own order, trains on them in that order, and its ledger
+/// counts them in that order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holding {
     owner: u128,
@@ -18,8 +18,8 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Takes up to `most` samples: their positions. There are none as long as samples are outstanding that are no longer
-    /// held, so no step mixes both.
+    /// Takes up to `most` samples: their positions. There are none as long as samples are outstanding that are no
+    /// longer held, so no step mixes both.
     pub fn take(&mut self, most: u64) -> Vec<u64> {
         if self.stale > 0 {
             return Vec::new();
@@ -56,14 +56,14 @@ impl Holding {
         Ok(stale > 0)
     }
 
-    /// What was trained since the last step is lost: its samples are taken again.
+    /// Changes since the last step are lost: their samples are taken again.
     pub fn forget(&mut self) {
         self.stale = self.outstanding();
         (self.taken, self.trained) = (0, 0);
     }
 
-    /// Looks at the ledger after a step. `owner`: the number of this member. Returns whether samples that it has trained
-    /// on are no longer its own, without being counted: it has to forget all that is not part of a step.
+    /// Looks at the ledger after a step. `owner`: the number of this member. Returns whether samples that it has
+    /// trained on are no longer its own, without being counted: it has to forget all that is not part of a step.
     pub fn refresh(&mut self, owner: u128, ledger: &Ledger) -> bool {
         let held = ledger.held_by(owner);
         match owner == self.owner && owner != 0 {

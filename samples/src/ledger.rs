@@ -91,7 +91,7 @@ impl Ledger {
         self.grants += 1;
     }
 
-    /// What a member holds, in its own order.
+    /// The positions that a member holds, in its own order.
     pub fn held_by(&self, owner: u128) -> Vec<Range<u64>> {
         self.own(owner).into_iter().map(|at| self.entries[at].range.clone()).collect()
     }
@@ -103,7 +103,7 @@ impl Ledger {
         own
     }
 
-    /// What nobody holds, cut into pieces of `most`, the first ones first.
+    /// The positions that nobody holds, cut into pieces of `most`, the first ones first.
     pub(crate) fn pieces(&self, most: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let most = most.max(1);
         self.entries.iter().filter(|entry| entry.owner == 0).flat_map(move |entry| {

@@ -1,9 +1,9 @@
 //! A sampler whose position is part of the shared state of a run: each sample of each epoch is counted in exactly one
 //! step, whoever dies, joins, or makes a step again.
 //!
-//! A **position** counts samples over all epochs; [`Order`] turns it into a sample of the data set. The [`Ledger`] knows
-//! which positions are counted, and which of the others a member holds. All members have the same ledger and change it
-//! alike, when a step succeeds on all of them.
+//! A **position** counts samples over all epochs; [`Order`] turns it into a sample of the data set. The [`Ledger`]
+//! knows which positions are counted, and which of the others a member holds. All members have the same ledger and
+//! change it alike, when a step succeeds on all of them.
 //!
 //! | to | use |
 //! |---|---|

@@ -46,6 +46,14 @@ fn a_member_of_a_diloco_run_in_cpp() {
 }
 
 #[test]
+fn samples_that_are_counted_once_in_c_and_cpp() {
+    let program = compile(Language::C99, "tests/abi/c/samples.c", "samples").expect("a C compiler");
+    let output = Command::new(program).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    runs_in_cpp("samples");
+}
+
+#[test]
 fn an_older_cpp_is_told_what_is_needed_in_one_sentence() {
     let Some(compiler) = compiler(Language::Cpp17) else { return };
     let output = Command::new(compiler)

@@ -403,7 +403,9 @@ pub(crate) unsafe extern "C" fn pcclDilocoGetCountedSamples(
             unsafe { raw::write(count_out, counted.len() as u64) };
             return Ok(());
         }
-        raw::check(samples, "samples")?;
+        if !counted.is_empty() {
+            raw::check(samples, "samples")?;
+        }
         // SAFETY: by the contract of this function; there are no more than `capacity`.
         unsafe { raw::write_items(&counted, samples, count_out) };
         Ok(())

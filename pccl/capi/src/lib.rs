@@ -4,10 +4,10 @@
 //! the error into a code of the original. Handles are numbers, not addresses: whatever a program passes, it is looked
 //! up. No panic leaves this crate.
 //!
-//! Modules from top to bottom, each of which uses only those below it: `samples`, `diloco`, `iteration`, `ahead`, `diff`,
-//! `files`, `calls`, `clip`, `moves`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`, `world`,
-//! `groups`, `convert`, `raw`, `fork`, `logging`, `communicator`, `loans`, `masters`, `members`, `savings`, `registry`,
-//! `failure`, `child`, `types`.
+//! Modules from top to bottom, each of which uses only those below it: `samples`, `diloco`, `iteration`, `ahead`,
+//! `diff`, `files`, `calls`, `clip`, `moves`, `collectives`, `master`, `diagnosis`, `reduce`, `device`, `settings`,
+//! `world`, `groups`, `convert`, `raw`, `fork`, `logging`, `communicator`, `loans`, `masters`, `members`, `savings`,
+//! `registry`, `failure`, `child`, `types`.
 
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
 extern crate pccl_log as log;

@@ -403,6 +403,8 @@ impl DiLoCo {
         if let Some(thread) = self.rounds.take() {
             let _ = thread.join();
         }
+        // A contribution that is not part of a round now never will be.
+        self.board.lock().posted = None;
     }
 }
 

@@ -271,6 +271,33 @@ fn a_member_that_dies_and_one_that_comes_cost_nobody_the_run() {
 }
 
 #[test]
+fn a_contribution_that_was_given_up_is_not_waited_for_again() {
+    let master = master();
+    let address = master.local_addr().to_string();
+    let settings = Settings { every: 2, overlap: 1, ..Settings::default() };
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let (address, other) = (&address, settings.clone());
+        scope.spawn(move || {
+            let mut weights = vec![1.0; ELEMENTS];
+            let _run = DiLoCo::join(communicator(address), other, &mut weights).expect("joins");
+            // Contributes nothing.
+            let _ = is_over.recv();
+        });
+        // Dropped at the end, also of a test that fails.
+        let _over = over;
+        let mut weights = vec![1.0; ELEMENTS];
+        let mut run = DiLoCo::join(communicator(address), settings, &mut weights).expect("joins");
+        for _ in 0..2 {
+            run.step(&mut weights, 1.0).expect("a step");
+        }
+        for _ in 0..2 {
+            run.finish(&mut weights, Some(Duration::ZERO)).expect("given up");
+        }
+    });
+}
+
+#[test]
 fn no_round_is_made_by_fewer_members_than_there_have_to_be() {
     let master = master();
     let address = master.local_addr().to_string();

@@ -1,6 +1,7 @@
 """Low-communication training in Python: numpy members, a plan, wrong arguments."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -127,3 +128,35 @@ def test_a_storm_of_kills_and_stops_ends_alike():
     output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert output.returncode == 0, output.stdout + output.stderr
     assert "was killed and replaced" in output.stdout and "was stopped" in output.stdout, output.stdout
+
+
+STOPPED = """
+import sys, numpy, pccl.diloco
+weights = numpy.zeros(100, numpy.float32)
+with pccl.diloco.Member(sys.argv[1], weights, every=1, quorum=0.5, min_world=2, first_ports=(0, 0)) as run:
+    while True:
+        run.step()
+        print(run.stats().rounds, flush=True)
+"""
+
+
+def test_the_others_go_on_while_a_member_is_stopped_and_it_comes_back():
+    with pccl.MasterNode("127.0.0.1:0", peer_timeout=3) as master:
+        members = [subprocess.Popen([sys.executable, "-c", STOPPED, f"127.0.0.1:{master.port}"],
+                                    stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        try:
+            rounds = [int(member.stdout.readline()) for member in members]
+            members[2].send_signal(signal.SIGSTOP)
+            goal = max(rounds) + 20
+            for member in members[:2]:
+                while int(member.stdout.readline()) < goal:
+                    pass
+            # It comes back by itself, and is where the others are.
+            members[2].send_signal(signal.SIGCONT)
+            while int(members[2].stdout.readline()) < goal:
+                pass
+        finally:
+            for member in members:
+                member.kill()
+                member.wait()
+                member.stdout.close()

@@ -155,3 +155,73 @@ def test_a_loader_gets_each_sample_once_an_epoch_over_all_members(workers):
     # Nobody died, so what was trained on is what was counted.
     for counted in (seen, [at for step in audits[0] for at in step]):
         assert sorted(counted) == sorted(list(range(900)) * 2)
+
+
+def blocks_of_the_page(word):
+    with open(os.path.join(os.path.dirname(__file__), "..", "..", "docs", "diloco.md")) as lines:
+        return [block for block in re.findall(r"```python\n(.*?)```", lines.read(), re.S) if word in block]
+
+
+def together(member):
+    """Two members on threads, which end alike."""
+    models, errors = {}, []
+
+    def run(address, seed):
+        try:
+            models[seed] = member(address, network(seed))
+        except BaseException as error:
+            errors.append(error)
+
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        threads = [threading.Thread(target=run, args=(f"127.0.0.1:{master.port}", seed)) for seed in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors, errors
+    for own, other in zip(models[0].parameters(), models[1].parameters()):
+        assert torch.equal(own, other)
+
+
+def test_the_callback_of_the_page_trains_with_lightning():
+    lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
+    [block] = blocks_of_the_page("import lightning")
+    names = {}
+    exec(block, names)
+
+    class Module(lightning.LightningModule):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def training_step(self, batch, number):
+            return (self.model(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def member(address, model):
+        rounds = names["Rounds"](address, 40, every=10, first_ports=(0, 0))
+        trainer = lightning.Trainer(callbacks=[rounds], max_epochs=-1, accelerator="cpu", devices=1, logger=False,
+                                    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+        trainer.fit(Module(model), torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=16))
+        assert trainer.global_step >= 40
+        return model
+
+    together(member)
+
+
+def test_the_loop_of_the_page_trains_with_accelerate():
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    [block] = blocks_of_the_page("import accelerate")
+
+    def member(address, model):
+        inputs = torch.randn(64, 8)
+        data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
+        code = block.replace("master:48148", address).replace("every=100", "every=10, first_ports=(0, 0)")
+        exec(code, {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01), "steps": 40,
+                    "loader": torch.utils.data.DataLoader(data, batch_size=16),
+                    "loss_of": torch.nn.functional.mse_loss})
+        return model
+
+    together(member)

@@ -14,7 +14,7 @@ const VERSION: u8 = 2;
 const MAX_WEIGHT: f64 = 1e30;
 
 /// The longest time between two looks at whether a quorum is ready, or a newcomer waits.
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// The shortest time between two such looks.
 const SHORTEST_WAIT: Duration = Duration::from_millis(2);
 /// The guess for members that have made no two steps yet, in milliseconds.

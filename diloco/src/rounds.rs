@@ -7,7 +7,7 @@ use crate::{
     samples::{DataSet, News},
     settings::Grace,
 };
-use pccl::{Communicator, Error, SyncStrategy};
+use pccl::{Communicator, Error, PeerId, SyncStrategy};
 use pccl_samples::{Counted, Member};
 use std::{
     sync::Arc,
@@ -33,6 +33,9 @@ pub(crate) struct Rounds {
     /// The last call that was made has succeeded.
     is_settled: bool,
     quorum_since: Option<Instant>,
+    /// The members whose records are known, and the own rank: somebody may be gone already.
+    ring: Vec<PeerId>,
+    rank: usize,
     /// A round that is applied here, and that no sync has committed yet.
     unsynced: Option<Unsynced>,
 }
@@ -80,6 +83,8 @@ impl Rounds {
             synced_revision: None,
             is_settled: false,
             quorum_since: None,
+            ring: Vec::new(),
+            rank: 0,
             unsynced: None,
         }
     }
@@ -104,15 +109,20 @@ impl Rounds {
             state.stats.repeated += u64::from(!synced && state.joined);
         }
         self.quorum_since = None;
+        // The waits that were decided since newcomers were let in. All have decided alike, and so all ask alike: between
+        // looks that are close together nobody is let in, which saves a round trip right before the exchange.
+        let mut unasked = readiness::LONGEST_WAIT;
         loop {
-            while self.comm.are_peers_pending()? {
-                self.comm.update_topology()?;
+            if unasked >= readiness::LONGEST_WAIT {
+                while self.comm.are_peers_pending()? {
+                    self.comm.update_topology()?;
+                }
+                unasked = Duration::ZERO;
             }
             // Somebody may have left since the last look, without a failure of anything.
             self.check_company()?;
             let (records, posted) = self.exchange_records(synced)?;
-            let rank = self.comm.world().rank;
-            match self.rule().decide(&records, rank)? {
+            match self.rule().decide(&records, self.rank)? {
                 Decision::Sync => {
                     // A newcomer gets samples to begin with.
                     self.settle(&records, &[])?;
@@ -124,6 +134,7 @@ impl Rounds {
                         self.quorum_since.get_or_insert_with(Instant::now);
                     }
                     self.board.wait_for_caller(time, quorum_in);
+                    unasked += time;
                 }
                 Decision::Go { weights } => {
                     self.go(&records, &weights, posted.as_ref())?;
@@ -155,7 +166,7 @@ impl Rounds {
     }
 
     /// The records of all members, and the contribution that the own one speaks of.
-    fn exchange_records(&self, synced: bool) -> Result<(Vec<Record>, Option<Posted>), Error> {
+    fn exchange_records(&mut self, synced: bool) -> Result<(Vec<Record>, Option<Posted>), Error> {
         let (record, posted) = self.board.record();
         let waited = self.quorum_since.map_or(0, |since| since.elapsed().as_millis());
         let waited_ms = u32::try_from(waited).unwrap_or(u32::MAX);
@@ -169,18 +180,18 @@ impl Rounds {
         }
         let records: Vec<_> = bytes.chunks(RECORD_BYTES).map(Record::decode).collect();
         self.board.lock().stats.members = records.len();
+        (self.ring, self.rank) = (world.ring, world.rank);
         Ok((records, posted))
     }
 
     /// Averages a fragment and applies the outer step.
     fn go(&mut self, records: &[Record], weights: &[f64], posted: Option<&Posted>) -> Result<(), Error> {
-        let world = self.comm.world();
         let (round, fragment) = {
             let outer = self.board.outer.lock();
             (outer.rounds(), self.fragments.of_round(outer.rounds()))
         };
         let named = |is: fn(&Record) -> bool| {
-            world.ring.iter().zip(records).filter(move |(_, record)| is(record)).map(|(peer, _)| *peer)
+            self.ring.iter().zip(records).filter(move |(_, record)| is(record)).map(|(peer, _)| *peer)
         };
         for peer in named(|record| record.refused) {
             log::warn!("round {round}: the contribution of {peer} is not finite, and left out");
@@ -189,7 +200,7 @@ impl Rounds {
         let mut report = RoundReport {
             round,
             fragment,
-            contributors: world
+            contributors: self
                 .ring
                 .iter()
                 .copied()
@@ -231,7 +242,7 @@ impl Rounds {
         report.exchange = begun.elapsed();
         let counting = if mean.is_some() { weights } else { &[] };
         let counted = self.settle(records, counting)?;
-        let is_counted = counting.get(world.rank).is_some_and(|weight| *weight > 0.0);
+        let is_counted = counting.get(self.rank).is_some_and(|weight| *weight > 0.0);
         let is_dropped = !is_counted && posted.is_some_and(|posted| posted.samples > 0);
         self.unsynced = Some(Unsynced { report, is_in: posted.is_some(), counted, is_dropped });
         unknown.map_or(Ok(()), Err)
@@ -240,8 +251,7 @@ impl Rounds {
     /// Counts the samples of the contributions that have a weight, and grants new ones.
     fn settle(&self, records: &[Record], weights: &[f64]) -> Result<Vec<Counted>, Error> {
         let Some(data_set) = &self.data_set else { return Ok(Vec::new()) };
-        let world = self.comm.world();
-        let members = world.ring.iter().zip(records).enumerate().map(|(at, (peer, record))| {
+        let members = self.ring.iter().zip(records).enumerate().map(|(at, (peer, record))| {
             let is_counted = weights.get(at).is_some_and(|weight| *weight > 0.0);
             let used = if is_counted { record.samples_used } else { 0 };
             Member { owner: peer.0, used, wants: record.samples_wanted }

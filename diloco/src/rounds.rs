@@ -109,8 +109,8 @@ impl Rounds {
             state.stats.repeated += u64::from(!synced && state.joined);
         }
         self.quorum_since = None;
-        // The waits that were decided since newcomers were let in. All have decided alike, and so all ask alike: between
-        // looks that are close together nobody is let in, which saves a round trip right before the exchange.
+        // The waits that were decided since newcomers were let in. All have decided alike, and so all ask alike:
+        // between looks that are close together nobody is let in, which saves a round trip before the exchange.
         let mut unasked = readiness::LONGEST_WAIT;
         loop {
             if unasked >= readiness::LONGEST_WAIT {

@@ -2,6 +2,7 @@
 
     python python/tests/samples_storm.py --kind lockstep --kills 200
     python python/tests/samples_storm.py --kind diloco --kills 200
+    python python/tests/samples_storm.py --kind elastic --kills 20 --every 4  # with PyTorch
 
 Each member writes, for each step that it sees counted, which samples they were. At the end all that is known of a step
 is the same, and the sum is each sample as often as there are epochs. The state tells the same in another way: it has a
@@ -83,6 +84,38 @@ def diloco(address, length, epochs, path):
     return None
 
 
+def elastic(address, length, epochs, path):
+    import pccl.torch
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    samples, seen = samples_of(length, epochs), torch.zeros(length, dtype=torch.float64)
+    log, model = Log(path, samples), torch.nn.Linear(1, 1)
+    with pccl.torch.elastic(address) as run:
+        ddp, optimizer = run.data_parallel(model), torch.optim.SGD(model.parameters(), lr=0.001)
+
+        def step():
+            taken, change = samples.take(run.communicator), torch.zeros(length, dtype=torch.float64)
+            for at in taken:
+                change[at] += 1
+            time.sleep(random.random() * 0.004)
+            count = samples.all_reduce(run.communicator, [])
+            optimizer.zero_grad()
+            loss = ddp(torch.tensor([[at / length] for at in taken] or [[0.0]])).pow(2).sum()
+            # DDP averages over the members: this makes it a mean over all samples.
+            (loss * (torch.distributed.get_world_size() / max(count, 1) if taken else 0)).backward()
+            torch.distributed.all_reduce(change)
+            optimizer.step()
+            seen.add_(change)
+            samples.commit()
+            log.write(samples.steps)
+
+        state = pccl.SharedState.of(model=model, seen=seen, samples=samples)
+        run.run(step, state=state, more=lambda: not samples.done, min_world=2)
+    return seen.numpy()
+
+
 def audit(folder, length, epochs):
     """Returns what is wrong, and how many steps were seen."""
     steps = {}
@@ -135,7 +168,7 @@ def storm(kind, kills, members, length, epochs, every_s, limit_s):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kind", choices=["lockstep", "diloco"], default="lockstep")
+    parser.add_argument("--kind", choices=["lockstep", "diloco", "elastic"], default="lockstep")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--samples", type=int, default=50_000)
@@ -149,8 +182,8 @@ def main():
         storm(arguments.kind, arguments.kills, arguments.members, arguments.samples, arguments.epochs, arguments.every,
               arguments.limit)
         return
-    end = {"lockstep": lockstep, "diloco": diloco}[arguments.kind](arguments.member, arguments.samples, arguments.epochs,
-                                                                arguments.log)
+    member = {"lockstep": lockstep, "diloco": diloco, "elastic": elastic}[arguments.kind]
+    end = member(arguments.member, arguments.samples, arguments.epochs, arguments.log)
     assert end is None or (end == arguments.epochs).all(), "the state has not learned from each sample as often"
 
 

@@ -45,8 +45,8 @@ PCCL_EXPORT pcclResult_t pcclSamplesGetCounts(pcclSamples_t *samples, const uint
 PCCL_EXPORT pcclResult_t pcclSamplesSettle(pcclSamples_t *samples, const uint64_t *words, uint64_t word_count,
                                            const uint64_t *sums, uint64_t sum_count, uint64_t *used_out);
 
-/* The step has succeeded: puts the next position into `words`. Writes the samples that the step has counted, up to
- * `batch` times the members, for an audit. */
+/* The step has succeeded: puts the next position into `words`. Writes the samples that the step has counted, for an
+ * audit: as many as pcclSamplesSettle has said. With less room than that nothing changes. */
 PCCL_EXPORT pcclResult_t pcclSamplesCommit(pcclSamples_t *samples, uint64_t *words, uint64_t word_count,
                                            uint64_t *counted, uint64_t capacity, uint64_t *count_out);
 

@@ -56,7 +56,7 @@ class Samples:
         """
         self.length, self.epochs = integer(length, "length", 1, _U64), integer(epochs, "epochs", 1, _U64)
         self.seed = None if seed is None else integer(seed, "seed", 0, _U64)
-        self.batch = integer(batch, "batch", 1, 1 << 32)
+        self.batch = integer(batch, "batch", 1, 1 << 24)
         self._members, self._ahead = integer(members, "members", 1, 1 << 16), integer(ahead, "ahead", 0, 1 << 32)
         self._handle = ctypes.c_void_p()
         c_seed = None if self.seed is None else byref(ctypes.c_uint64(self.seed))
@@ -65,7 +65,7 @@ class Samples:
         #: The position: unsigned numbers of 64 bits.
         self.words = array.array("Q", bytes(8 * library.pcclSamplesWordsFor(self._members)))
         self._call("Samples", library.pcclSamplesGetWords, self._handle, self._c_words(), len(self.words))
-        self._taken = 0
+        self._taken = self._used = 0
         self._counted: "OrderedDict[int, List[int]]" = OrderedDict()
         #: The member of a DiLoCo run that it belongs to.
         self._member: Any = None
@@ -99,6 +99,7 @@ class Samples:
         comm.all_reduce_many([counts, *tensors], op="sum", tag=tag, timeout=timeout)
         self._call("Samples.all_reduce", library.pcclSamplesSettle, self._handle, self._c_words(), len(self.words),
                    c_counts, len(counts), byref(count))
+        self._used = count.value
         return count.value
 
     def commit(self) -> None:
@@ -106,11 +107,10 @@ class Samples:
         parts of the state."""
         self._alone("commit")
         step = self.steps
-        capacity = self.batch * self._members
-        counted, count = (ctypes.c_uint64 * capacity)(), ctypes.c_uint64()
+        counted, count = (ctypes.c_uint64 * self._used)(), ctypes.c_uint64()
         self._call("Samples.commit", library.pcclSamplesCommit, self._handle, self._c_words(), len(self.words), counted,
-                   capacity, byref(count))
-        self._taken = 0
+                   self._used, byref(count))
+        self._taken = self._used = 0
         if self.steps != step:
             self._counted[step] = list(counted[:count.value])
             while len(self._counted) > _KEPT:

@@ -137,6 +137,12 @@ impl Claims {
         Ok(used)
     }
 
+    /// How many samples [`Claims::commit`] would count.
+    pub fn settled(&self) -> u64 {
+        let counted = self.settled.iter().flat_map(|(_, counted)| counted);
+        counted.map(|it| it.range.end - it.range.start).sum()
+    }
+
     /// The step has succeeded: the ledger is that of the next one. Returns what the step has counted; nothing if no
     /// step was settled since the last time.
     pub fn commit(&mut self, words: &mut [u64]) -> Vec<Counted> {

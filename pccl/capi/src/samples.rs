@@ -198,9 +198,18 @@ pub(crate) unsafe extern "C" fn pcclSamplesCommit(
     count_out: *mut u64,
 ) -> ResultCode {
     call(|| {
+        raw::check(count_out, "count_out")?;
         // SAFETY: by the contract of this function.
         let mut next = unsafe { words_of(words, word_count) }?;
         let found = with(samples, |claims| {
+            // Before anything changes: the caller may come again with more room.
+            if claims.settled() > capacity {
+                let (all, room) = (claims.settled(), capacity);
+                return Err(Error::Argument(format!(
+                    "the step has counted {all} samples, and there is room for {room}"
+                )));
+            }
+            claims.ledger(&next)?;
             let order = claims.order();
             let counted = claims.commit(&mut next);
             Ok(counted.into_iter().flat_map(|it| it.range).map(|at| order.sample(at)).collect::<Vec<_>>())

@@ -40,6 +40,8 @@ int main(void) {
         }
         for (int at = 0; at < MEMBERS; at++) {
             CHECK(pcclSamplesSettle(members[at], words[at], size, sums, 2 * MEMBERS, &used) == pcclSuccess);
+            CHECK(used == 0 || pcclSamplesCommit(members[at], words[at], size, all, used - 1, &count) ==
+                                   pcclInvalidArgument);
             CHECK(pcclSamplesCommit(members[at], words[at], size, all, BATCH * MEMBERS, &count) == pcclSuccess);
             CHECK(count == used && memcmp(words[at], words[0], size * sizeof(uint64_t)) == 0);
         }

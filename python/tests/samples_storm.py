@@ -34,16 +34,19 @@ class Log:
     """What this member saw counted, a line for each step, written before the next one."""
 
     def __init__(self, path, samples):
-        self.file, self.samples, self.next = open(path, "a"), samples, 0
+        self.file, self.samples, self.next, self.open = open(path, "a"), samples, 0, []
 
     def write(self, steps):
-        for step in range(self.next, steps):
+        self.open += range(self.next, steps)
+        unknown = []
+        for step in self.open:
             try:
                 self.file.write(json.dumps([step, self.samples.counted(step)]) + "\n")
             except KeyError:
-                pass
+                # One of before this member came, or a round whose sync is under way.
+                unknown.append(step)
         self.file.flush()
-        self.next = max(self.next, steps)
+        self.next, self.open = max(self.next, steps), [step for step in unknown if step > steps - 5]
 
 
 def lockstep(address, length, epochs, path):

@@ -209,8 +209,11 @@ impl World {
         let mut report = EdgeReport::all_up(&plan, me, &all);
         assert!(!report.up.is_empty() || plan.members.len() == 1, "a plan with this peer");
         report.up.retain(|name| process.said.insert(*name));
-        let is_blocked =
-            |name: &EdgeName| self.blocked.contains(&(self.slots[&name.from], self.slots[&name.to]));
+        let is_blocked = |name: &EdgeName| {
+            let (from, to) = (self.slots[&name.from], self.slots[&name.to]);
+            // One that the other end has built before stands.
+            self.blocked.contains(&(from, to)) && (from == slot || !self.all[from].dialed.contains(name))
+        };
         let blocked: Vec<EdgeName> = report.up.extract_if(.., |name| is_blocked(name)).collect();
         let text = Text::new("refused");
         let fault = |EdgeName { from, to, generation }| EdgeFault {
@@ -220,14 +223,35 @@ impl World {
             forgotten: false,
             text: text.clone(),
         };
-        report.broken = blocked.into_iter().filter(|name| name.from == me).map(fault).collect();
+        report.broken = blocked.iter().filter(|name| name.from == me).copied().map(fault).collect();
+        let built: Vec<EdgeName> = report.up.iter().filter(|name| name.from == me).copied().collect();
         let report = C2m::EdgeReport(report);
+        let process = &mut self.all[slot];
+        process.awaited.extend(blocked.into_iter().filter(|name| name.to == me));
+        process.dialed.extend(built.iter().copied());
         if process.plan.as_ref().is_none_or(|before| before.counted_since != plan.counted_since) {
             process.attempts.clear();
         }
         process.plan = Some(plan);
         let time = self.delay();
         self.at(time, Event::Report(key, report));
+        for name in built {
+            self.arrive(name);
+        }
+    }
+
+    /// An edge has been built to a member that took its plan while it could not be reached.
+    fn arrive(&mut self, name: EdgeName) {
+        let slot = self.slots[&name.to];
+        let process = &mut self.all[slot];
+        if !process.awaited.remove(&name) {
+            return;
+        }
+        if let (Some(key), Some(plan)) = (process.conn, &process.plan) {
+            let report = EdgeReport { epoch: plan.epoch, up: vec![name], broken: Vec::new() };
+            let time = self.delay();
+            self.at(time, Event::Report(key, C2m::EdgeReport(report)));
+        }
     }
 
     pub(super) fn reach(&mut self, slot: usize, key: u64, plan: &ReachPlan) {

@@ -67,6 +67,9 @@ struct Process {
     attempts: BTreeMap<Tag, u32>,
     /// Edges of which it has told the master.
     said: BTreeSet<EdgeName>,
+    /// Edges that it has dialed, and those that others had not reached it by when it took the plan.
+    dialed: BTreeSet<EdgeName>,
+    awaited: BTreeSet<EdgeName>,
     /// Collectives of this group, and of all.
     steps: u64,
     done: u64,
@@ -148,6 +151,8 @@ impl World {
             plan: None,
             attempts: BTreeMap::new(),
             said: BTreeSet::new(),
+            dialed: BTreeSet::new(),
+            awaited: BTreeSet::new(),
             steps: 0,
             done: 0,
             beats: 0,
@@ -210,6 +215,8 @@ impl World {
         (process.conn, process.plan, process.call) = (Some(key), None, Call::Asking);
         process.attempts.clear();
         process.said.clear();
+        process.dialed.clear();
+        process.awaited.clear();
         (process.steps, process.peer) = (0, PeerId(0));
         self.conns.insert(key, (slot, life));
         let remote = core::net::IpAddr::from([10, 0, 0, slot as u8 + 1]);

@@ -125,8 +125,8 @@ impl DiLoCo {
     }
 
     /// Takes up to `most` samples to train on, as numbers within the data set of [`Settings::samples`]. None are left
-    /// for now if the member has to wait for a round, which steps without samples bring about: see the crate's
-    /// documentation.
+    /// for now if the member has to wait for a round: go on with steps on none, of weight 0, until there are some or
+    /// [`DiLoCo::samples_are_over`].
     pub fn take_samples(&mut self, most: u64) -> Vec<u64> {
         self.board.lock().samples.as_mut().map_or(Vec::new(), |samples| samples.take(most))
     }

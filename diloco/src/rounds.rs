@@ -30,6 +30,9 @@ pub(crate) struct Rounds {
     changed: Vec<u64>,
     /// The revision of the last sync.
     synced_revision: Option<u64>,
+    /// The rounds before a sync that is not over yet, and the bytes that it has fetched.
+    came_from: Option<u64>,
+    fetched_bytes: u64,
     /// The last call that was made has succeeded.
     is_settled: bool,
     quorum_since: Option<Instant>,
@@ -81,6 +84,8 @@ impl Rounds {
             settings,
             fragments,
             synced_revision: None,
+            came_from: None,
+            fetched_bytes: 0,
             is_settled: false,
             quorum_since: None,
             ring: Vec::new(),
@@ -124,9 +129,7 @@ impl Rounds {
             let (records, posted) = self.exchange_records(synced)?;
             match self.rule().decide(&records, self.rank)? {
                 Decision::Sync => {
-                    // A newcomer gets samples to begin with.
-                    self.settle(&records, &[])?;
-                    self.sync()?;
+                    self.sync(Some(&records))?;
                     synced = true;
                 }
                 Decision::Wait { time, quorum_in } => {
@@ -138,7 +141,7 @@ impl Rounds {
                 }
                 Decision::Go { weights } => {
                     self.go(&records, &weights, posted.as_ref())?;
-                    self.sync()?;
+                    self.sync(None)?;
                     self.is_settled = true;
                     return Ok(());
                 }
@@ -270,11 +273,12 @@ impl Rounds {
         Ok(Some(News { owner, ledger, counted, is_dropped }))
     }
 
-    /// Proves that all members hold the same outer state, or fetches it. Its revision is the number of rounds.
-    fn sync(&mut self) -> Result<(), Error> {
+    /// Proves that all members hold the same outer state, or fetches it. Its revision is the number of rounds. Returns
+    /// the bytes that were fetched.
+    fn prove(&mut self) -> Result<u64, Error> {
         let mut outer = self.board.outer.lock();
-        let before = outer.rounds();
-        let mut state = outer.shared(before, &self.fragments)?;
+        let rounds = outer.rounds();
+        let mut state = outer.shared(rounds, &self.fragments)?;
         // After a sync that fails nothing is known of what it has replaced, and all is hashed again.
         if let Some(revision) = self.synced_revision.take() {
             for (fragment, _) in self.changed.iter().enumerate().filter(|(_, changed)| **changed <= revision)
@@ -285,8 +289,22 @@ impl Rounds {
             }
         }
         let info = self.comm.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)?;
-        drop(state);
         self.synced_revision = Some(info.revision);
+        Ok(info.rx_bytes)
+    }
+
+    /// Brings this member to the outer state of all. With the records of members that have not synced, those get
+    /// samples to begin with; after the first proof, which is that of a state that was offered to resume.
+    fn sync(&mut self, records: Option<&[Record]>) -> Result<(), Error> {
+        let came_from = *self.came_from.get_or_insert_with(|| self.board.outer.lock().rounds());
+        self.fetched_bytes += self.prove()?;
+        if let (Some(records), Some(_)) = (records, &self.data_set) {
+            self.settle(records, &[])?;
+            self.fetched_bytes += self.prove()?;
+        }
+        self.came_from = None;
+        let fetched_bytes = std::mem::take(&mut self.fetched_bytes);
+        let outer = self.board.outer.lock();
         let rounds = outer.rounds();
         let mut unsynced = self.unsynced.take().filter(|it| it.report.round + 1 == rounds);
         let news = self.news(&outer, unsynced.as_mut())?;
@@ -297,9 +315,9 @@ impl Rounds {
                 self.board.finish_round(report, is_in, news);
             }
             None => {
-                let counted = rounds == before + 1 && self.averager.may_have_counted();
+                let counted = rounds == came_from + 1 && self.averager.may_have_counted();
                 self.averager.settle(counted);
-                if info.rx_bytes > 0 {
+                if fetched_bytes > 0 {
                     self.changed.fill(rounds);
                     log::info!("took over the outer state after {rounds} rounds");
                 }

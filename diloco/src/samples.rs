@@ -44,16 +44,12 @@ impl DataSet {
     /// The ledger of a run that begins, as it is shared.
     pub(crate) fn words(&self) -> Vec<u64> {
         let mut words = vec![0; words_for(self.members)];
-        Ledger::new(self.total, self.members).write(&mut words);
+        Ledger::new(self.total, self.members, self.order.key(0)).write(&mut words);
         words
     }
 
-    fn total(&self) -> u64 {
-        self.total
-    }
-
     pub(crate) fn ledger(&self, words: &[u64]) -> Result<Ledger, Error> {
-        Ledger::read(words, self.total).map_err(failed)
+        Ledger::read(words, self.total, self.order.key(0)).map_err(failed)
     }
 
     /// The end of a round, or what comes before the first one.
@@ -136,7 +132,7 @@ impl Samples {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.counted == self.data_set.total()
+        self.counted == self.data_set.total
     }
 
     fn keep(&mut self, counted: (u64, Vec<Counted>)) {

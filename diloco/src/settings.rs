@@ -2,7 +2,7 @@
 
 use crate::{Compression, Fragments, OuterStep};
 use pccl::Error;
-use pccl_samples::Order;
+use pccl_samples::{MAX_MEMBERS, Order};
 use pccl_settings::Text;
 use std::{path::PathBuf, time::Duration};
 
@@ -194,9 +194,11 @@ impl Settings {
         if self.samples == 0 {
             return Ok(());
         }
-        if self.samples_held == 0 || self.samples_members == 0 {
-            let (held, members) = (self.samples_held, self.samples_members);
-            return refusal(format!("samples_held {held}, samples_members {members}: at least 1 of each"));
+        if self.samples_held == 0 {
+            return refusal("samples_held 0: at least 1".to_owned());
+        }
+        if !(1..=MAX_MEMBERS).contains(&self.samples_members) {
+            return refusal(format!("samples_members {}: 1 to {MAX_MEMBERS}", self.samples_members));
         }
         match Order::of(self.samples, self.samples_seed, self.samples_epochs) {
             Ok(_) => Ok(()),

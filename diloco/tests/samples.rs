@@ -152,6 +152,7 @@ fn what_makes_no_sense_is_named() {
     for (words, wrong) in [
         ("0 epochs", Settings { samples_epochs: 0, ..settings() }),
         ("samples_held 0", Settings { samples_held: 0, ..settings() }),
+        ("samples_members", Settings { samples_members: usize::MAX, ..settings() }),
     ] {
         let error = join(&address, wrong, &mut parameters).expect_err(words).to_string();
         assert!(error.contains(words), "{error}");

@@ -66,7 +66,7 @@ class Samples:
         self.words = array.array("Q", bytes(8 * library.pcclSamplesWordsFor(self._members)))
         self._call("Samples", library.pcclSamplesGetWords, self._handle, self._c_words(), len(self.words))
         self._taken = self._used = 0
-        self._counted: "OrderedDict[int, List[int]]" = OrderedDict()
+        self._counted: "OrderedDict[int, array.array[int]]" = OrderedDict()
         #: The member of a DiLoCo run that it belongs to.
         self._member: Any = None
         self._is_over = False
@@ -112,7 +112,7 @@ class Samples:
                    self._used, byref(count))
         self._taken = self._used = 0
         if self.steps != step:
-            self._counted[step] = list(counted[:count.value])
+            self._counted[step] = array.array("Q", counted[:count.value])
             while len(self._counted) > _KEPT:
                 self._counted.popitem(last=False)
 
@@ -135,7 +135,7 @@ class Samples:
         of ``steps``, with ``pccl.diloco`` that of a round. ``KeyError`` for one that this member was not in, or that is
         a thousand ago."""
         if self._member is None:
-            return self._counted[step]
+            return list(self._counted[step])
         try:
             return list(self._run().counted_samples(step))
         except ValueError:

@@ -97,3 +97,28 @@ def test_the_loop_of_the_page_counts_each_sample():
         loop = loop.replace("not samples.done)", "not samples.done, min_world=1)")
         exec(loop, {"dataset": range(50), "sum_of_gradients": sum_of_gradients})
     assert learned == [5] * 50
+
+
+def test_a_run_of_rounds_goes_on_from_a_file_with_what_it_has_counted(tmp_path):
+    path, rounds = tmp_path / "outer.state", []
+    for resume in ({}, {"resume": str(path)}):
+        with pccl.MasterNode("127.0.0.1:0") as master:
+            samples, weights = pccl.Samples(100, batch=5), numpy.zeros(100, numpy.float32)
+            with pccl.diloco.Member(f"127.0.0.1:{master.port}", weights, every=2, outer="average", min_world=1,
+                                    samples=samples, first_ports=(0, 0), **resume) as run:
+                for taken in samples:
+                    weights[taken] += 1
+                    run.step(samples=len(taken))
+                    if not resume and run.stats().rounds == 4:
+                        run.save(path)
+                        break
+                rounds.append(run.stats().rounds)
+    assert rounds == [4, 10] and (weights == 1).all()
+
+
+def test_members_in_lock_step_with_another_seed_or_batch_are_refused():
+    for other in ({"seed": 1}, {"batch": 3}, {"epochs": 2}):
+        mine, theirs = pccl.Samples(100, batch=5), pccl.Samples(100, **{"batch": 5, **other})
+        mine.load_state_dict(theirs.state_dict())
+        with pytest.raises(ValueError, match="another"):
+            mine.steps

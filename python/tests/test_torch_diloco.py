@@ -106,62 +106,6 @@ def test_an_optimiser_of_another_model_is_refused():
         DiLoCo("127.0.0.1:1", other, fragments=lambda name: 3 * int(name.startswith("2")))
 
 
-class Squares(torch.utils.data.Dataset):
-    """Samples that know their numbers."""
-
-    def __len__(self):
-        return 900
-
-    def __getitem__(self, at):
-        return at, torch.full((8,), at / 900)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_gets_each_sample_once_an_epoch_over_all_members(workers):
-    seen, audits, errors = [], [], []
-    joined = threading.Barrier(2)
-
-    def member(address, seed):
-        samples = pccl.Samples(900, seed=3, epochs=2, batch=16, ahead=2 * workers)
-        loader = torch.utils.data.DataLoader(Squares(), batch_sampler=samples, num_workers=workers)
-        model = network(seed)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        with DiLoCo(address, model, inner=optimizer, every=6, overlap=2, samples=samples, **PORTS) as run:
-            joined.wait(60)
-            while not samples.done:
-                for numbers, inputs in loader:
-                    optimizer.zero_grad()
-                    model(inputs).mean().backward()
-                    optimizer.step()
-                    run.step(samples=len(numbers))
-                    seen.extend(numbers.tolist())
-            audits.append([samples.counted(number) for number in range(run.stats().rounds)])
-
-    def guarded(*arguments):
-        try:
-            member(*arguments)
-        except BaseException as error:
-            errors.append(error)
-            joined.abort()
-
-    with pccl.MasterNode("127.0.0.1:0") as master:
-        threads = [threading.Thread(target=guarded, args=(f"127.0.0.1:{master.port}", seed)) for seed in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not errors, errors
-    assert audits[0] == audits[1]
-    # Nobody died, so what was trained on is what was counted.
-    for counted in (seen, [at for step in audits[0] for at in step]):
-        assert sorted(counted) == sorted(list(range(900)) * 2)
-
-
-def blocks_of_the_page(word):
-    with open(os.path.join(os.path.dirname(__file__), "..", "..", "docs", "diloco.md")) as lines:
-        return [block for block in re.findall(r"```python\n(.*?)```", lines.read(), re.S) if word in block]
-
-
 def together(member):
     """Two members on threads, which end alike."""
     models, errors = {}, []
@@ -181,6 +125,49 @@ def together(member):
     assert not errors, errors
     for own, other in zip(models[0].parameters(), models[1].parameters()):
         assert torch.equal(own, other)
+
+
+class Squares(torch.utils.data.Dataset):
+    """Samples that know their numbers."""
+
+    def __len__(self):
+        return 900
+
+    def __getitem__(self, at):
+        return at, torch.full((8,), at / 900)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_gets_each_sample_once_an_epoch_over_all_members(workers):
+    seen, audits = [], []
+    joined = threading.Barrier(2)
+
+    def member(address, model):
+        samples = pccl.Samples(900, seed=3, epochs=2, batch=16, ahead=2 * workers)
+        loader = torch.utils.data.DataLoader(Squares(), batch_sampler=samples, num_workers=workers)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        with DiLoCo(address, model, inner=optimizer, every=6, overlap=2, samples=samples, **PORTS) as run:
+            joined.wait(60)
+            while not samples.done:
+                for numbers, inputs in loader:
+                    optimizer.zero_grad()
+                    model(inputs).mean().backward()
+                    optimizer.step()
+                    run.step(samples=len(numbers))
+                    seen.extend(numbers.tolist())
+            audits.append([samples.counted(number) for number in range(run.stats().rounds)])
+        return model
+
+    together(member)
+    assert audits[0] == audits[1]
+    # Nobody died, so what was trained on is what was counted.
+    for counted in (seen, [at for step in audits[0] for at in step]):
+        assert sorted(counted) == sorted(list(range(900)) * 2)
+
+
+def blocks_of_the_page(word):
+    with open(os.path.join(os.path.dirname(__file__), "..", "..", "docs", "diloco.md")) as lines:
+        return [block for block in re.findall(r"```python\n(.*?)```", lines.read(), re.S) if word in block]
 
 
 def test_the_callback_of_the_page_trains_with_lightning():

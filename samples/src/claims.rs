@@ -1,10 +1,7 @@
 //! Samples in lock step: each step takes a batch per member, and the vote of its all-reduce counts them.
 
-use crate::{Counted, Error, Ledger, Order, words_for};
+use crate::{Counted, Error, Ledger, MAX_MEMBERS, Order, words_for};
 use std::ops::Range;
-
-/// Greatest number of members.
-const MAX_MEMBERS: usize = 1 << 16;
 
 /// The samples of a run in lock step.
 ///
@@ -51,7 +48,7 @@ impl Claims {
     /// and gives to the other methods.
     pub fn words(&self) -> Vec<u64> {
         let mut words = vec![0; words_for(self.members)];
-        Ledger::new(self.total, self.members).write(&mut words);
+        Ledger::new(self.total, self.members, self.order.key(self.batch)).write(&mut words);
         words
     }
 
@@ -61,7 +58,7 @@ impl Claims {
     /// `Damaged` if there is none in them.
     pub fn ledger(&self, words: &[u64]) -> Result<Ledger, Error> {
         match words.len() == words_for(self.members) {
-            true => Ledger::read(words, self.total),
+            true => Ledger::read(words, self.total, self.order.key(self.batch)),
             false => Err(Error::Damaged("it is for another number of members")),
         }
     }
@@ -150,11 +147,6 @@ impl Claims {
         ledger.write(words);
         self.taken = None;
         counted
-    }
-
-    /// Greatest number of samples that a member takes in a step.
-    pub fn batch(&self) -> u64 {
-        self.batch
     }
 
     /// The order of the samples.

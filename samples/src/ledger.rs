@@ -5,10 +5,12 @@ use std::ops::Range;
 
 /// Entries for each member. Of those that nobody holds there are at most as many.
 const ENTRIES_PER_MEMBER: usize = 8;
+/// Greatest number of members.
+pub const MAX_MEMBERS: usize = 1 << 16;
 
 /// Greatest number of entries of a ledger for that many members.
 pub(crate) fn capacity(members: usize) -> usize {
-    ENTRIES_PER_MEMBER * members.max(1)
+    ENTRIES_PER_MEMBER * members.clamp(1, MAX_MEMBERS)
 }
 
 /// Positions that are not counted yet.
@@ -50,6 +52,8 @@ pub struct Counted {
 /// Which positions are counted: all that no entry has. Entries are in the order of the positions and do not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
+    /// Of what the members have to have alike.
+    pub(crate) key: u64,
     pub(crate) total: u64,
     pub(crate) counted: u64,
     pub(crate) grants: u64,
@@ -59,11 +63,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Nothing is counted of `total` positions. There are never more than `members`.
-    pub fn new(total: u64, members: usize) -> Self {
+    /// Nothing is counted of `total` positions. There are never more than `members`, at most [`MAX_MEMBERS`]. `key`: a
+    /// number that differs if anything differs that members have to have alike.
+    pub fn new(total: u64, members: usize, key: u64) -> Self {
         let whole = Entry { owner: 0, grant: 0, range: 0..total };
         let entries = Vec::from_iter((total > 0).then_some(whole));
-        Self { total, counted: 0, grants: 0, entries, capacity: capacity(members) }
+        Self { key, total, counted: 0, grants: 0, entries, capacity: capacity(members) }
     }
 
     /// Positions of all epochs.

@@ -23,7 +23,7 @@ mod words;
 
 pub use claims::Claims;
 pub use holding::Holding;
-pub use ledger::{Counted, Ledger, Member};
+pub use ledger::{Counted, Ledger, MAX_MEMBERS, Member};
 pub use order::Order;
 pub use words::words_for;
 

@@ -37,6 +37,12 @@ impl Order {
         self.length
     }
 
+    /// A number that differs, but for chance, between orders and between values of `other`.
+    pub fn key(&self, other: u64) -> u64 {
+        let seed = self.seed.map_or(0, |seed| mix(seed).max(1));
+        mix(self.length ^ mix(seed ^ mix(other)))
+    }
+
     /// The sample at a position, `0..length`.
     pub fn sample(&self, position: u64) -> u64 {
         let (epoch, place) = (position / self.length, position % self.length);

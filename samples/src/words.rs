@@ -5,13 +5,14 @@ use crate::{
     ledger::{Entry, capacity},
 };
 
-/// The first word: these numbers are a ledger, of this layout.
+/// The first word, with the key: these numbers are a ledger, of this layout.
 const MAGIC: u64 = 0x0001_7265_6764_656C;
 /// Magic, total, counted, grants, entries.
 const HEADER: usize = 5;
 /// Owner (two words, the lower one first), grant, start, end.
 const PER_ENTRY: usize = 5;
-/// How many words a ledger for `members` members has.
+
+/// How many words a ledger for `members` members has, at most [`MAX_MEMBERS`](crate::MAX_MEMBERS).
 pub fn words_for(members: usize) -> usize {
     HEADER + PER_ENTRY * capacity(members)
 }
@@ -19,7 +20,7 @@ pub fn words_for(members: usize) -> usize {
 impl Ledger {
     /// Puts it into `words`, of [`words_for`] the members; what is beyond the entries is zero.
     pub fn write(&self, words: &mut [u64]) {
-        let header = [MAGIC, self.total, self.counted, self.grants, self.entries.len() as u64];
+        let header = [MAGIC ^ self.key, self.total, self.counted, self.grants, self.entries.len() as u64];
         let entries = self.entries.iter().flat_map(|entry| {
             let (low, high) = (entry.owner as u64, (entry.owner >> 64) as u64);
             [low, high, entry.grant, entry.range.start, entry.range.end]
@@ -31,20 +32,20 @@ impl Ledger {
             .for_each(|(to, word)| *to = word);
     }
 
-    /// The ledger in `words`, for a data set of `total` positions.
+    /// The ledger in `words`, for a data set of `total` positions, with the `key` that it was made with.
     ///
     /// # Errors
     /// `Damaged` if they are none.
-    pub fn read(words: &[u64], total: u64) -> Result<Self, Error> {
+    pub fn read(words: &[u64], total: u64, key: u64) -> Result<Self, Error> {
         let (header, rest) = words.split_first_chunk::<HEADER>().ok_or(Error::Damaged("it is too short"))?;
         let [magic, own_total, counted, grants, count] = *header;
         let capacity = rest.len() / PER_ENTRY;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        if magic != MAGIC {
-            return Err(Error::Damaged("it is of another layout"));
-        }
         if own_total != total {
             return Err(Error::Damaged("its data set has another length"));
+        }
+        if magic != MAGIC ^ key {
+            return Err(Error::Damaged("it was made with another seed, batch or number of epochs"));
         }
         if count > capacity {
             return Err(Error::Damaged("it has too many entries"));
@@ -67,6 +68,6 @@ impl Ledger {
         if counted.checked_add(left) != Some(total) {
             return Err(Error::Damaged("its sums are wrong"));
         }
-        Ok(Self { total, counted, grants, entries, capacity })
+        Ok(Self { key, total, counted, grants, entries, capacity })
     }
 }

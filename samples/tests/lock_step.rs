@@ -96,7 +96,7 @@ proptest! {
     #[test]
     fn words_that_are_no_ledger_are_refused(words in prop::collection::vec(any::<u64>(), 0..words_for(2)),
                                             at in 0..words_for(MEMBERS), bit in 0..64) {
-        prop_assert!(pccl_samples::Ledger::read(&words, LENGTH * EPOCHS).is_err());
+        prop_assert!(pccl_samples::Ledger::read(&words, LENGTH * EPOCHS, 0).is_err());
         let mut claims = member();
         claims.1[at] ^= 1_u64 << bit;
         // Whatever it says then: no panic, and nothing beyond the data set.
@@ -123,10 +123,17 @@ fn arguments_that_make_no_sense_are_named() {
     claims.take(0).expect("samples");
     assert!(claims.counts(9).expect_err("more than taken").to_string().contains("8 were taken"));
     assert_eq!(claims.commit(), [], "nothing was settled");
-    let other = Claims::new(LENGTH, Some(5), EPOCHS, 4, MEMBERS).expect("claims");
+    for (seed, batch, epochs) in
+        [(Some(6), 8, EPOCHS), (None, 8, EPOCHS), (Some(5), 4, EPOCHS), (Some(5), 8, 1)]
+    {
+        let other = Claims::new(LENGTH, seed, epochs, batch, MEMBERS).expect("claims");
+        let error = other.ledger(&claims.1).expect_err("of another run").to_string();
+        assert!(error.contains("another"), "{error}");
+    }
+    assert_eq!(words_for(usize::MAX), words_for(pccl_samples::MAX_MEMBERS));
     let mut sums = vec![0; 2 * MEMBERS];
     sums[..2].copy_from_slice(&[1, 4]);
-    let mut ahead = Member(other, claims.1.clone());
+    let mut ahead = claims.clone();
     ahead.settle(&sums).expect("a step");
     ahead.commit();
     claims.1 = ahead.1;

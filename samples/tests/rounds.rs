@@ -51,7 +51,7 @@ impl Run {
     fn new(wants: u64) -> Self {
         let peers = (1..=MEMBERS as u128).map(|owner| Peer { owner, ..Peer::default() }).collect();
         let mut run = Self {
-            ledger: Ledger::new(LENGTH * EPOCHS, MEMBERS),
+            ledger: Ledger::new(LENGTH * EPOCHS, MEMBERS, 7),
             peers,
             next_owner: MEMBERS as u128,
             applied: vec![0; (LENGTH * EPOCHS) as usize],
@@ -92,7 +92,7 @@ impl Run {
         // As a part of the shared state.
         let mut words = vec![0; words_for(MEMBERS)];
         self.ledger.write(&mut words);
-        assert_eq!(Ledger::read(&words, LENGTH * EPOCHS).as_ref(), Ok(&self.ledger));
+        assert_eq!(Ledger::read(&words, LENGTH * EPOCHS, 7).as_ref(), Ok(&self.ledger));
         for peer in &mut self.peers {
             if peer.holding.refresh(peer.owner, &self.ledger) {
                 peer.learned.clear();

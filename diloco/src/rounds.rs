@@ -98,12 +98,24 @@ impl Rounds {
     pub(crate) fn run(mut self) {
         let (comm, board, min_world) = (self.comm.clone(), self.board.clone(), self.settings.min_world);
         let ends = Ends(&board);
-        let ended = comm.run(&mut self, min_world, |it| !it.board.lock().stopping, |_, it| it.round());
+        let ended = self.connect().and_then(|()| {
+            comm.run(&mut self, min_world, |it| !it.board.lock().stopping, |_, it| it.round())
+        });
         let mut state = board.lock();
         let is_wanted = state.stopping;
         state.end = Some(if is_wanted { Ok(()) } else { ended });
         drop(state);
         drop(ends);
+    }
+
+    /// Joins the run, with the outer state fetched beforehand: the others make rounds meanwhile.
+    fn connect(&mut self) -> Result<(), Error> {
+        let mut outer = self.board.outer.lock();
+        let rounds = outer.rounds();
+        let mut state = outer.shared(rounds, &self.fragments)?;
+        self.comm.make_good_with_state(Error::NotConnected.remedy(), self.settings.min_world, &mut state)?;
+        self.synced_revision = self.comm.fetched_revision();
+        Ok(())
     }
 
     /// One round, with all that comes before it.
@@ -324,6 +336,19 @@ impl Rounds {
                 self.board.take_over(rounds, counted, news);
             }
         }
-        Ok(())
+        self.lend()
+    }
+
+    /// Lends a copy of the outer state to newcomers until it changes: they fetch it before they are let in.
+    fn lend(&self) -> Result<(), Error> {
+        let mut outer = self.board.outer.lock();
+        let rounds = outer.rounds();
+        let mut state = outer.shared(rounds, &self.fragments)?;
+        if let Some(revision) = self.synced_revision {
+            (0..self.fragments.count())
+                .flat_map(Outer::keys)
+                .try_for_each(|key| state.unchanged_since(&key, revision).map(drop))?;
+        }
+        self.comm.lend_snapshot(&state)
     }
 }

@@ -1,10 +1,12 @@
 """Low-communication training in Python: numpy members, a plan, wrong arguments."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy
 import pccl
@@ -67,6 +69,30 @@ def test_members_end_with_the_same_bits_and_say_how_it_went(tmp_path):
     assert stats.plain_bytes > 6 * stats.sent_bytes
     assert len(reports) == 40 and reports[0].startswith("round 0 | fragment 0 | 2 contributors")
     assert (tmp_path / "outer.state").stat().st_size > 2 * 4 * 5000
+
+
+def test_a_newcomer_fetches_the_outer_state_before_it_is_let_in(caplog):
+    caplog.set_level(logging.INFO, "pccl")
+    fetched, came, until = "before it is let in", threading.Event(), time.monotonic() + 60
+    with pccl.MasterNode("127.0.0.1:0") as master:
+
+        def member(comes_later):
+            if comes_later:
+                came.wait()
+            weights = numpy.full(700_000, float(comes_later), numpy.float32)
+            with pccl.diloco.Member(f"127.0.0.1:{master.port}", weights, every=1, upload_share_pct=100,
+                                    **PORTS) as run:
+                assert (weights == 0).all() and run.step_index >= 3 * comes_later
+                while run.step_index < 50:
+                    run.step()
+                    # The outer state stays as it is until the newcomer has it.
+                    while run.step_index == 3 and not comes_later and fetched not in caplog.text:
+                        assert time.monotonic() < until, caplog.text
+                        came.set()
+                        time.sleep(0.01)
+                run.finish()
+
+        together([lambda: member(False), lambda: member(False), lambda: member(True)])
 
 
 def test_a_member_that_is_alone_trains_and_goes_on_from_a_file(tmp_path):

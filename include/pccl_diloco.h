@@ -56,7 +56,7 @@ typedef struct pcclDilocoStats_t {
 PCCL_EXPORT pcclResult_t pcclDilocoCreate(pcclComm_t *comm, pcclDiloco_t **diloco_out);
 
 /* Sets one setting before it joins: every, fragments, fragment_lengths, overlap, alpha, outer, compression, quorum,
- * grace, min_world, resume, samples, samples_seed, samples_epochs, samples_held, samples_members. */
+ * grace, min_world, resume, samples, samples_seed, samples_epochs, samples_held, samples_members, audit. */
 PCCL_EXPORT pcclResult_t pcclDilocoSet(pcclDiloco_t *diloco, const char *name, const char *value);
 
 /* Connects, waits for min_world members, and puts the outer parameters of the run into `parameters`. */

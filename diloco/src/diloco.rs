@@ -2,6 +2,7 @@
 
 use crate::{
     Fragments, Outer, RoundReport, Settings, Stats,
+    audit::Audit,
     board::{Board, Fate, Posted, State},
     rounds::Rounds,
     samples::{DataSet, Samples},
@@ -68,10 +69,11 @@ impl DiLoCo {
             state.load(path).map_err(|error| error.into_error())?;
             comm.offer_resume(&state);
         }
+        let audit = Audit::create(&settings, &fragments)?;
         let board = Arc::new(Board::new(settings.span(), &fragments, outer));
         board.lock().samples = data_set.map(Samples::new);
         let (overlap, alpha) = (u64::from(settings.overlap), settings.alpha());
-        let rounds = Rounds::new(comm.clone(), board.clone(), settings, fragments.clone(), data_set);
+        let rounds = Rounds::new(comm.clone(), board.clone(), settings, fragments.clone(), data_set, audit);
         let thread = thread::Builder::new()
             .name("pccl-diloco".to_owned())
             .spawn(move || rounds.run())

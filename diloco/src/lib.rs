@@ -34,12 +34,13 @@
 //! quorum is ready and a grace time has passed, the thread of a member that is not ready takes part with weight zero.
 //!
 //! Modules from top to bottom, each of which uses only those below it: `diloco`, `rounds`, `board`, `readiness`,
-//! `average`, `samples`, `settings`, `outer`, `compress`, `fragments`, `stats`.
+//! `average`, `samples`, `audit`, `settings`, `outer`, `compress`, `fragments`, `stats`.
 #![forbid(unsafe_code)]
 
 // `log::warn!` and the like put a record into a queue: nothing here waits for the logger of the program.
 extern crate pccl_log as log;
 
+mod audit;
 mod average;
 mod board;
 mod compress;

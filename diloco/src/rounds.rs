@@ -2,6 +2,7 @@
 
 use crate::{
     Averager, Fragments, Outer, RoundReport, Settings,
+    audit::{Audit, Try},
     board::{Board, Posted},
     readiness::{self, Decision, RECORD_BYTES, Record, Rule},
     samples::{DataSet, News},
@@ -26,6 +27,7 @@ pub(crate) struct Rounds {
     averager: Averager,
     /// The samples that the run counts.
     data_set: Option<DataSet>,
+    audit: Audit,
     /// For each fragment, the rounds that its outer parameters have seen last.
     changed: Vec<u64>,
     /// The revision of the last sync.
@@ -73,12 +75,14 @@ impl Rounds {
         settings: Settings,
         fragments: Fragments,
         data_set: Option<DataSet>,
+        audit: Audit,
     ) -> Self {
         Self {
             text: settings.text(&fragments),
             averager: Averager::new(fragments.elements(), settings.compression),
             changed: vec![0; fragments.count()],
             data_set,
+            audit,
             comm,
             board,
             settings,
@@ -201,58 +205,18 @@ impl Rounds {
 
     /// Averages a fragment and applies the outer step.
     fn go(&mut self, records: &[Record], weights: &[f64], posted: Option<&Posted>) -> Result<(), Error> {
-        let (round, fragment) = {
-            let outer = self.board.outer.lock();
-            (outer.rounds(), self.fragments.of_round(outer.rounds()))
-        };
-        let named = |is: fn(&Record) -> bool| {
-            self.ring.iter().zip(records).filter(move |(_, record)| is(record)).map(|(peer, _)| *peer)
-        };
-        for peer in named(|record| record.refused) {
-            log::warn!("round {round}: the contribution of {peer} is not finite, and left out");
-        }
         let begun = Instant::now();
-        let mut report = RoundReport {
-            round,
-            fragment,
-            contributors: self
-                .ring
-                .iter()
-                .copied()
-                .zip(weights.iter().copied())
-                .filter(|it| it.1 > 0.0)
-                .collect(),
-            stand_ins: named(|record| !record.ready).collect(),
-            sent_bytes: 0,
-            plain_bytes: 0,
-            grace: readiness::waited(records),
-            exchange: Duration::ZERO,
-        };
-        let mut unknown = None;
-        let mean = if report.contributors.is_empty() {
-            log::warn!("round {round}: all contributions have weight zero, so nothing changes");
-            None
-        } else {
-            let values = posted.map_or(&[][..], |posted| &posted.values);
-            let averaged =
-                self.averager.weighted_mean(&self.comm, self.fragments.range(fragment), values, weights)?;
-            (report.sent_bytes, report.plain_bytes) = (averaged.sent_bytes, averaged.plain_bytes);
-            unknown = averaged.unknown;
-            // All see the same bits, and leave it out alike.
-            let is_finite = averaged.mean.iter().all(|value| value.is_finite());
-            if !is_finite {
-                log::error!("round {round}: the mean is not finite, so nothing changes");
-            }
-            is_finite.then_some(averaged.mean)
-        };
+        let mut report = self.report_of(records, weights);
+        let values = posted.map_or(&[][..], |posted| &posted.values);
+        let (mean, unknown) = self.mean(&mut report, weights, values)?;
         let weight = report.weight();
         self.board.outer.lock().advance(
             &self.fragments,
             &self.settings.outer,
             mean.as_deref().map(|mean| (mean, weight)),
         );
-        if let Some(changed) = self.changed.get_mut(fragment) {
-            *changed = round + 1;
+        if let Some(changed) = self.changed.get_mut(report.fragment) {
+            *changed = report.round + 1;
         }
         report.exchange = begun.elapsed();
         let counting = if mean.is_some() { weights } else { &[] };
@@ -261,6 +225,55 @@ impl Rounds {
         let is_dropped = !is_counted && posted.is_some_and(|posted| posted.samples > 0);
         self.unsynced = Some(Unsynced { report, is_in: posted.is_some(), counted, is_dropped });
         unknown.map_or(Ok(()), Err)
+    }
+
+    /// The report of the next round, before its exchange.
+    fn report_of(&self, records: &[Record], weights: &[f64]) -> RoundReport {
+        let round = self.board.outer.lock().rounds();
+        let named = |is: fn(&Record) -> bool| {
+            self.ring.iter().zip(records).filter(move |(_, record)| is(record)).map(|(peer, _)| *peer)
+        };
+        for peer in named(|record| record.refused) {
+            log::warn!("round {round}: the contribution of {peer} is not finite, and left out");
+        }
+        let contributors = self.ring.iter().copied().zip(weights.iter().copied());
+        RoundReport {
+            round,
+            fragment: self.fragments.of_round(round),
+            contributors: contributors.filter(|(_, weight)| *weight > 0.0).collect(),
+            stand_ins: named(|record| !record.ready).collect(),
+            sent_bytes: 0,
+            plain_bytes: 0,
+            grace: readiness::waited(records),
+            exchange: Duration::ZERO,
+        }
+    }
+
+    /// The mean of the contributions to a round, if there is one, and the error of a member that does not know whether
+    /// the others have it.
+    fn mean(
+        &mut self,
+        report: &mut RoundReport,
+        weights: &[f64],
+        values: &[f32],
+    ) -> Result<(Option<Vec<f32>>, Option<Error>), Error> {
+        let (round, ring, rank) = (report.round, &self.ring, self.rank);
+        let at = self.fragments.range(report.fragment);
+        let is_counted = weights.get(rank).is_some_and(|weight| *weight > 0.0);
+        let values = if is_counted { values } else { &[] };
+        self.audit.attempt(&Try { round, at: at.clone(), ring, rank, weights, values });
+        if report.contributors.is_empty() {
+            log::warn!("round {round}: all contributions have weight zero, so nothing changes");
+            return Ok((None, None));
+        }
+        let averaged = self.averager.weighted_mean(&self.comm, at, values, weights)?;
+        (report.sent_bytes, report.plain_bytes) = (averaged.sent_bytes, averaged.plain_bytes);
+        // All see the same bits, and leave it out alike.
+        let is_finite = averaged.mean.iter().all(|value| value.is_finite());
+        if !is_finite {
+            log::error!("round {round}: the mean is not finite, so nothing changes");
+        }
+        Ok((is_finite.then_some(averaged.mean), averaged.unknown))
     }
 
     /// Counts the samples of the contributions that have a weight, and grants new ones.
@@ -320,6 +333,10 @@ impl Rounds {
         let rounds = outer.rounds();
         let mut unsynced = self.unsynced.take().filter(|it| it.report.round + 1 == rounds);
         let news = self.news(&outer, unsynced.as_mut())?;
+        let at = unsynced
+            .as_ref()
+            .map_or(0..self.fragments.elements(), |it| self.fragments.range(it.report.fragment));
+        self.audit.outcome(&outer, at, unsynced.is_some());
         drop(outer);
         match unsynced {
             Some(Unsynced { report, is_in, .. }) => {

@@ -135,6 +135,11 @@ pccl_settings::settings! {
         /// brings. Default: none.
         []
         resume: Option<PathBuf> = None;
+        /// A file that this member makes and fills with what it gives to each round and with what comes of it, 12 bytes
+        /// for each element of a fragment: from those of all members `python -m pccl.diloco.audit` computes each round
+        /// again. Default: none.
+        []
+        audit: Option<PathBuf> = None;
     }
 }
 

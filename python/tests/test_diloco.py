@@ -13,7 +13,7 @@ import pccl
 import pccl.diloco
 import ports
 import pytest
-from pccl.diloco import plan
+from pccl.diloco import audit, plan
 
 PORTS = {"first_ports": (0, 0)}
 
@@ -150,10 +150,60 @@ def test_the_plan_says_what_a_round_costs(capsys, monkeypatch):
 
 def test_a_storm_of_kills_and_stops_ends_alike():
     program = os.path.join(os.path.dirname(__file__), "diloco_storm.py")
-    command = [sys.executable, program, "--minutes=0.1", "--steps=600", "--seed=3", f"--ports={ports.free_port()}"]
+    command = [sys.executable, program, "--minutes=0.1", "--seed=3", f"--ports={ports.free_port()}"]
     output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert output.returncode == 0, output.stdout + output.stderr
     assert "was killed and replaced" in output.stdout and "was stopped" in output.stdout, output.stdout
+    assert "computed again: the same bits" in output.stdout, output.stdout
+
+
+def drop_errors(run):
+    """Error memories that forget what was lost."""
+    for process in run.processes:
+        process.source_errors[:] = 0
+
+
+def drop_errors_of_means(run):
+    for process in run.processes:
+        process.owner_errors[:] = 0
+
+
+def momentum_twice(run):
+    run.momentum *= numpy.float32(0.9)
+
+
+@pytest.mark.parametrize("compress", ["none", "bf16", "int8", "int4", "int2", "largest 1/32", "largest 1/8"])
+def test_an_audit_computes_all_rounds_again_and_sees_each_wrong_method(tmp_path, compress):
+    with pccl.MasterNode("127.0.0.1:0") as master:
+
+        def member(goal):
+            weights, noise = numpy.zeros(5000, numpy.float32), numpy.random.default_rng(goal)
+            with pccl.diloco.Member(f"127.0.0.1:{master.port}", weights, every=8, fragments=[1999, 3001],
+                                    compress=compress, audit=str(tmp_path / str(goal)), **PORTS) as run:
+                while run.step_index < 120:
+                    descend(weights, goal)
+                    weights += noise.standard_normal(5000, dtype=numpy.float32)
+                    run.step(goal)
+
+        together([lambda: member(1), lambda: member(3), lambda: member(7)])
+    files = [str(tmp_path / name) for name in ("1", "3", "7")]
+    done = subprocess.run([sys.executable, "-m", "pccl.diloco.audit", *files], capture_output=True, text=True)
+    assert done.stdout == "rounds 0 to 29 of 3 processes: computed again, the same bits\n", done.stderr
+    for fault in (drop_errors, drop_errors_of_means, momentum_twice):
+        if compress == "none" and fault is not momentum_twice:
+            continue
+        run = audit.Run([audit.Process(path) for path in files])
+        with pytest.raises(audit.Finding, match="and [0-9]+ more"):
+            while run.advance():
+                run.check_held()
+                fault(run)
+    # Without one of them nothing can be said, and a file that is none is told.
+    with pytest.raises(audit.Finding, match="of which there is no file"):
+        audit.check(files[1:])
+    (tmp_path / "other").write_bytes(b"nothing")
+    done = subprocess.run([sys.executable, "-m", "pccl.diloco.audit", str(tmp_path / "other")], capture_output=True,
+                          text=True)
+    assert done.returncode == 1 and "is no audit file" in done.stderr
 
 
 STOPPED = """

@@ -45,13 +45,13 @@ class Stats(NamedTuple):
 
 def settings_of(every: int, fragments: Union[int, Sequence[int]], overlap: int, alpha: Optional[float], outer: str,
                 compress: str, quorum: float, grace: Union[str, float], min_world: int,
-                resume: Optional[str], samples: Optional[Samples] = None) -> List[Any]:
+                resume: Optional[str], samples: Optional[Samples], audit: Optional[str]) -> List[Any]:
     """Names and values as C takes them."""
     lengths = [] if isinstance(fragments, int) else [int(length) for length in fragments]
     given = [("every", every), ("overlap", overlap), ("outer", outer), ("compression", compress), ("quorum", quorum),
              ("grace", grace), ("min_world", min_world),
              ("fragment_lengths", ",".join(map(str, lengths))) if lengths else ("fragments", fragments)]
-    optional = [("alpha", alpha), ("resume", resume)]
+    optional = [("alpha", alpha), ("resume", resume), ("audit", audit)]
     if samples is not None:
         if not isinstance(samples, Samples):
             raise TypeError(f"samples are a pccl.Samples, not a {type(samples).__name__}")
@@ -261,7 +261,7 @@ class Member(Shared):
                  fragments: Union[int, Sequence[int]] = 1, overlap: int = 0, alpha: Optional[float] = None,
                  outer: str = "nesterov", compress: str = "none", quorum: float = 1.0,
                  grace: Union[str, float] = "auto", min_world: int = 2, resume: Optional[str] = None,
-                 samples: Optional[Samples] = None, **options: Any):
+                 samples: Optional[Samples] = None, audit: Optional[str] = None, **options: Any):
         """Joins the run, waits until there are ``min_world`` members, and puts the outer parameters into ``weights``.
 
         - ``master``: its address, with ``options`` as for ``Communicator``; or a communicator that nobody else uses.
@@ -276,7 +276,7 @@ class Member(Shared):
         if not (weights.flags.c_contiguous and weights.flags.writeable):
             raise ValueError("weights are contiguous and writable")
         settings = settings_of(every, fragments, overlap, alpha, outer, compress, quorum, grace, min_world, resume,
-                               samples)
+                               samples, audit)
         self._run = Handle(master, settings, options)
         self._weights = weights
         self._address = weights.ctypes.data_as(ctypes.POINTER(ctypes.c_float))

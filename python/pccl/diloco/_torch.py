@@ -53,7 +53,7 @@ class DiLoCo(Shared):
                  every: int = 100, fragments: Union[int, Callable[[str], int]] = 1, overlap: int = 0,
                  alpha: Optional[float] = None, outer: str = "nesterov", compress: str = "none", quorum: float = 1.0,
                  grace: Union[str, float] = "auto", min_world: int = 2, resume: Optional[str] = None,
-                 samples: Optional[Samples] = None, **options: Any):
+                 samples: Optional[Samples] = None, audit: Optional[str] = None, **options: Any):
         """Joins the run, waits until there are ``min_world`` members, and puts the outer parameters into the model.
 
         - ``master``: its address, with ``options`` as for ``Communicator``; or a communicator that nobody else uses.
@@ -79,7 +79,8 @@ class DiLoCo(Shared):
         self._flat = torch.empty(count, dtype=torch.float32, pin_memory=on_device)
         self._bounds = [sum(lengths[:at]) for at in range(len(lengths) + 1)]
         self._pieces = _pieces(ordered, self._bounds)
-        settings = settings_of(every, cut, overlap, alpha, outer, compress, quorum, grace, min_world, resume, samples)
+        settings = settings_of(every, cut, overlap, alpha, outer, compress, quorum, grace, min_world, resume,
+                               samples, audit)
         self._run = Handle(master, settings, options)
         for fragment in range(len(lengths)):
             self._gather(fragment)

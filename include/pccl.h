@@ -666,6 +666,11 @@ PCCL_EXPORT pcclResult_t pcclRecover(pcclComm_t *communicator, pcclRemedy_t reme
 PCCL_EXPORT pcclResult_t pcclGetStatus(const pcclComm_t *communicator, bool as_json, char *buffer, size_t capacity,
                                        size_t *length_out);
 
+/* Reports a number of the training, such as its step or its loss: the status of the master has the newest of each name,
+ * soon after. At most 16 names for each peer, of 1 to 32 letters, digits and -_.:@/+=~; the number may be no number. It
+ * waits for nothing, and may be called at any time. */
+PCCL_EXPORT pcclResult_t pcclReport(const pcclComm_t *communicator, const char *name, double value);
+
 /* Finds out whether this machine could take part in the run, with the settings of this communicator, and if not, which
  * rule to open where or what to change: name of the master, key, ports both ways, largest packet, clock, buffers, the
  * way to each peer that is in the run. Joins nothing, and no peer hears of it. Best before pcclConnect, which takes the

@@ -657,6 +657,8 @@ public:
             return pcclGetStatus(get(), as_json, buffer, capacity, length);
         });
     }
+    // Reports a number of the training, such as its step or its loss: the status of the master has the newest.
+    void report(const char *name, double value) const { check(pcclReport(get(), name, value), "report"); }
     // Whether this machine could take part in the run: what failed and what to do about it, as a text or as JSON.
     std::string doctor(bool as_json = false, bool *passed = nullptr) const {
         bool nothing_failed = false;

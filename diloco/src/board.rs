@@ -266,8 +266,8 @@ impl Board {
         {}
     }
 
-    /// A round is over, and all members have it. `counted`: with the own contribution.
-    pub(crate) fn finish_round(&self, report: RoundReport, counted: bool, samples: Option<News>) {
+    /// A round is over, and all members have it. `counted`: with the own contribution. Returns the sums with it.
+    pub(crate) fn finish_round(&self, report: RoundReport, counted: bool, samples: Option<News>) -> Stats {
         let mut state = self.lock();
         state.hear(samples);
         state.advance(report.round + 1, if counted { Fate::Counted } else { Fate::Missed });
@@ -286,6 +286,7 @@ impl Board {
         }
         state.reports.push_back(report);
         self.notify();
+        state.stats
     }
 
     /// The outer state is one that others have handed over. `counted`: the own contribution is part of it.

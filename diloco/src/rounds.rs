@@ -341,7 +341,8 @@ impl Rounds {
         match unsynced {
             Some(Unsynced { report, is_in, .. }) => {
                 log::info!("{report}");
-                self.board.finish_round(report, is_in, news);
+                let stats = self.board.finish_round(report, is_in, news);
+                stats.figures(rounds).iter().try_for_each(|(name, value)| self.comm.report(name, *value))?;
             }
             None => {
                 let counted = rounds == came_from + 1 && self.averager.may_have_counted();

@@ -1,14 +1,14 @@
 //! The status of a run as JSON, for programs.
 
 use pccl_protocol::{
-    CollectiveId, EdgeRate, FetchProgress, PeerId, RelayedPair, Standby, Status, StatusGroup, StatusJournal,
-    StatusLead, StatusPeer, StatusRelay, StatusWait,
+    CollectiveId, EdgeRate, FetchProgress, Figure, PeerId, RelayedPair, Standby, Status, StatusGroup,
+    StatusJournal, StatusLead, StatusPeer, StatusRelay, StatusWait,
     json::{list, object, text},
 };
 
 /// A status as one line of JSON, without a line end. Identities are strings of 32 hexadecimal digits, times are in
-/// milliseconds; `operation` and `fetch` are null
-/// or objects. Fields may be added in later versions, none is ever renamed.
+/// milliseconds; `operation` and `fetch` are null or objects; `figures` has a number of each name that a peer has
+/// reported, null for one that is infinite or none. Fields may be added in later versions, none is ever renamed.
 pub fn status_to_json(status: &Status) -> String {
     let sizes = &status.sizes;
     object(&[
@@ -105,7 +105,16 @@ fn peer(peer: &StatusPeer) -> String {
         ("operation", operation),
         ("fetch", peer.fetch.as_ref().map_or("null".to_owned(), fetch)),
         ("outbound_only", peer.outbound_only.to_string()),
+        ("figures", figures(&peer.figures)),
     ])
+}
+
+/// JSON has no infinity, and nothing that is no number.
+fn figures(figures: &[Figure]) -> String {
+    let number = |it: &Figure| Some(it.value()).filter(|value| value.is_finite());
+    let value = |it: &Figure| number(it).map_or("null".to_owned(), |value| format!("{value:?}"));
+    let all: Vec<_> = figures.iter().map(|it| (it.name.as_str(), value(it))).collect();
+    object(&all)
 }
 
 fn fetch(fetch: &FetchProgress) -> String {
@@ -173,6 +182,9 @@ mod tests {
                 }),
                 fetch: Some(FetchProgress { done_bytes: 15, total_bytes: 16, rate: 17, sources: 18 }),
                 outbound_only: true,
+                figures: [("loss", 0.5), ("step", 1e300), ("bad", f64::NAN)]
+                    .map(|(name, value)| Figure::new(pccl_protocol::FigureName::new(name), value))
+                    .to_vec(),
             }],
             waits: vec![StatusWait { since_ms: 10, text: Text::new("for \"it\"") }],
             relay: Some(StatusRelay {
@@ -209,7 +221,7 @@ mod tests {
                     r#""operation":{{"collective":"broadcast","tag":9,"from":null,"to":null,"#,
                     r#""epoch":6,"attempt":1}},"#,
                     r#""fetch":{{"done_bytes":15,"total_bytes":16,"bytes_per_s":17,"sources":18}},"#,
-                    r#""outbound_only":true}}],"#,
+                    r#""outbound_only":true,"figures":{{"loss":0.5,"step":1e300,"bad":null}}}}],"#,
                     r#""waits":[{{"since_ms":10,"text":"for \"it\""}}],"#,
                     r#""relay":{{"port":19,"mbit_per_s":20,"bytes":21,"pairs":[{{"from":"{}","to":"{}"}}]}},"#,
                     r#""lead":{{"term":22,"acts":true,"standbys":["h:23"],"text":"waits"}},"#,

@@ -30,7 +30,7 @@ use crate::{
     config::Config,
     flight,
     limit::Limit,
-    session::{Session, Shared},
+    session::{Session, Shared, figures::Figures},
     world::Known,
 };
 use parking_lot::Mutex;
@@ -54,6 +54,7 @@ use std::{
 pub struct Communicator {
     config: Config,
     flight: Arc<Recorder>,
+    figures: Arc<Figures>,
     door: join::Door,
     session: Mutex<Option<Session>>,
     /// Of calls that name no limit of their own.
@@ -93,6 +94,7 @@ impl Communicator {
             carried: config.resume.clone().map(resume::Carried::new),
             config,
             flight: Arc::new(flight),
+            figures: Arc::default(),
             door: join::Door::default(),
             session: Mutex::new(None),
             world: Mutex::new(Arc::default()),

@@ -323,6 +323,12 @@ class Communicator(Training, Collectives, Moves, Sharing):
         status: Dict[str, Any] = json.loads(text("Communicator.status", "pcclGetStatus", self._handle, True))
         return status
 
+    def report(self, **figures: float) -> None:
+        """Reports numbers of the training, as in ``comm.report(step=step, loss=loss)``: ``status`` has the newest of
+        each name, soon after. At most 16 names. It waits for nothing."""
+        for name, value in figures.items():
+            self._call("Communicator.report", "pcclReport", name.encode(), ctypes.c_double(value))
+
     def doctor(self) -> Dict[str, Any]:
         """Whether this machine could take part in the run: ``passed``, and ``findings`` with what to do about each.
         Joins nothing. Best before ``connect``; ``python -m pccl.doctor HOST:PORT`` prints it as a table."""

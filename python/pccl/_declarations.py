@@ -406,6 +406,7 @@ FUNCTIONS = {
     "pcclFormGroup": (c_int, [c_void_p, c_uint64, c_uint64, POINTER(Member), c_size_t]),
     "pcclRecover": (c_int, [c_void_p, c_int, c_uint32]),
     "pcclGetStatus": (c_int, [c_void_p, c_bool, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "pcclReport": (c_int, [c_void_p, c_char_p, c_double]),
     "pcclDoctor": (c_int, [c_void_p, POINTER(c_bool)]),
     "pcclGetDoctorReport": (c_int, [c_void_p, c_bool, c_char_p, c_size_t, POINTER(c_size_t)]),
     "pcclAllReduceManyAsync": (c_int, [POINTER(ReduceOpDescriptor), c_size_t, c_void_p, POINTER(AsyncReduceOp)]),

@@ -42,7 +42,21 @@ def descend(weights, goal):
     weights += numpy.float32(0.1) * (goal - weights)
 
 
+def wait_for_figures(run):
+    """Until the status of the master has those of both members."""
+    deadline = time.monotonic() + 60
+    while True:
+        peers = run._run.comm.status()["peers"]
+        figures = [peer["figures"] for peer in peers if peer["figures"].get("diloco.rounds", 0) >= 38]
+        if {it.get("loss") for it in figures} == {1.0, 3.0}:
+            assert all(it["diloco.contributed"] >= 38 and it["diloco.sent_bytes"] > 0 for it in figures)
+            return
+        assert time.monotonic() < deadline, peers
+        time.sleep(0.05)
+
+
 def test_members_end_with_the_same_bits_and_say_how_it_went(tmp_path):
+    both = threading.Barrier(2)
     with pccl.MasterNode("127.0.0.1:0") as master:
         address = f"127.0.0.1:{master.port}"
 
@@ -53,8 +67,11 @@ def test_members_end_with_the_same_bits_and_say_how_it_went(tmp_path):
                 while run.step_index < 160:
                     descend(weights, goal)
                     run.step(goal)
+                    run.report(loss=goal)
                 run.save(tmp_path / "outer.state")
                 members = run.stats().members
+                wait_for_figures(run)
+                both.wait(60)
                 run.finish()
                 return weights, run.stats()._replace(members=members), run.reports()
 

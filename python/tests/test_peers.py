@@ -194,3 +194,23 @@ def test_a_kill_and_a_rejoin_end_in_identical_weights(master, start):
         peer.go()
     for peer in peers:
         peer.finish()
+
+
+def test_figures_that_a_program_reports_are_in_the_status(fleet):
+    fleet(2, """
+        import time
+        comm = join()
+        comm.report(step=7, loss=float("nan"))
+        comm.report(step=8)
+        for bad in ("two words", "", "x" * 33):
+            try:
+                comm.report(**{bad: 1.0})
+                raise SystemExit("not refused")
+            except PCCLError as error:
+                assert error.result is Result.INVALID_ARGUMENT and "1 to 32 bytes" in error.message, error
+        deadline = time.monotonic() + 60
+        while not all(it["figures"] == {"step": 8.0, "loss": None} for it in comm.status()["peers"]):
+            assert time.monotonic() < deadline, comm.status()
+            time.sleep(0.05)
+        comm.barrier()
+        """)

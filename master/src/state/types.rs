@@ -185,6 +185,7 @@ impl Options {
 
 /// A fact for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "most inputs are packets, and none is kept")]
 pub enum Input {
     /// A connection with a valid preamble of the control role.
     Connected {

@@ -125,6 +125,20 @@ pub(crate) unsafe extern "C" fn pcclGetStatus(
     })
 }
 
+/// `pcclReport`.
+///
+/// # Safety
+/// As for all functions here: pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pcclReport(comm: Handle, name: *const c_char, value: f64) -> ResultCode {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        let name = unsafe { raw::text(name, "name") }?;
+        let reported = enter(comm)?.inner().report(&name, value);
+        reported.map_err(|error| Failure::of(&error, code::INVALID_ARGUMENT))
+    })
+}
+
 /// `pcclDoctor`.
 ///
 /// # Safety

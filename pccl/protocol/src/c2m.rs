@@ -2,7 +2,7 @@
 
 use crate::{
     Address, AheadStep, Appended, CallKind, CallMe, CollectiveId, CopiesKnown, Counter, Descriptor,
-    EdgeFault, EdgeName, Examine, FetchProgress, FormGroup, GroupEpoch, GroupId, GroupPlan, Host,
+    EdgeFault, EdgeName, Examine, FetchProgress, Figure, FormGroup, GroupEpoch, GroupId, GroupPlan, Host,
     LinkGeneration, Loan, Name, Nothing, OpFault, OpId, PacketRules, PeerId, ProbeReport, Promise, Purpose,
     ReachReport, Received, RequestId, ResumeOffer, Return, Revision, RunId, Senders, SourceFailure, StandBy,
     StateEntry, SyncId, SyncReport, SyncStrategy, VoteRef, limits, packet_rules::from,
@@ -145,6 +145,8 @@ wire_struct! {
         pub busy: Vec<BusyEdge>,
         /// How far its fetch of shared state is, while there is one.
         pub fetch: Option<FetchProgress>,
+        /// Numbers that its program has reported.
+        pub figures: Vec<Figure>,
     }
 }
 

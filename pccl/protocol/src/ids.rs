@@ -323,6 +323,11 @@ text!(
     Name, limits::MAX_NAME_BYTES, "name", '_' for is_foreign_to_names
 );
 text!(
+    /// The name of a [`Figure`](crate::Figure): at most [`limits::MAX_FIGURE_NAME_BYTES`] bytes of those that a
+    /// [`Name`] may have.
+    FigureName, limits::MAX_FIGURE_NAME_BYTES, "figure name", '_' for is_foreign_to_names
+);
+text!(
     /// The key of a shared-state tensor, at most [`limits::MAX_KEY_BYTES`] bytes, without
     /// [hidden characters](is_hidden). Callers must check a user's key with [`Key::is_valid`]
     /// *before* they build one: two long keys with the same front would become equal.

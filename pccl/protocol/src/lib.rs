@@ -11,7 +11,7 @@
 //!
 //! Modules from top to bottom, each of which uses only those below it: `c2m`, `m2c`, `p2p`, `status`, `ticket`,
 //! `probe`, `collective`, `forming`, `state`, `verdict`, `call`, `kind`, `examine`, `reach`, `world`, `standby`,
-//! `returning`, `hosts`, `json`, `ids`, `part`, `limits`, `packet_rules`, `macros`, `kept`, `reasons`.
+//! `returning`, `hosts`, `json`, `figure`, `ids`, `part`, `limits`, `packet_rules`, `macros`, `kept`, `reasons`.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -21,6 +21,7 @@ mod c2m;
 mod call;
 mod collective;
 mod examine;
+mod figure;
 mod forming;
 mod hosts;
 mod ids;
@@ -47,6 +48,7 @@ pub use c2m::*;
 pub use call::*;
 pub use collective::*;
 pub use examine::*;
+pub use figure::*;
 pub use forming::*;
 pub use hosts::*;
 pub use ids::*;

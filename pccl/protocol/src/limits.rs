@@ -62,6 +62,12 @@ pub const MAX_ADDRESSES: usize = 6;
 const MAX_ADDRESSES_BYTES: usize = 4 + MAX_ADDRESSES * 17;
 /// Longest name of a peer, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
+/// Longest name of a figure, in bytes.
+pub const MAX_FIGURE_NAME_BYTES: usize = 32;
+/// Most figures of a peer.
+pub const MAX_FIGURES: usize = 16;
+/// Bytes that they take in a packet.
+const MAX_FIGURES_BYTES: usize = 4 + MAX_FIGURES * (4 + MAX_FIGURE_NAME_BYTES + 8);
 /// Longest explanatory text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 /// Largest packet (kind and body) on a control connection, in bytes.
@@ -173,7 +179,7 @@ const _: () = assert!(
 const _: () = assert!(MAX_PEERS * (MAX_NAME_BYTES + 5) + 64 < MAX_PACKET_BYTES);
 // So must a status of the largest run: peers with their places in rings, groups, waits.
 const _: () = assert!(
-    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + 80 + 64)
+    MAX_PEERS * (2 * 16 + MAX_HOST_BYTES + MAX_NAME_BYTES + MAX_FIGURES_BYTES + 80 + 64)
         + MAX_STATUS_WAITS * (MAX_TEXT_BYTES + 16)
         + MAX_TRUSTED_SEEDERS * (MAX_NAME_BYTES + 4)
         + 256
@@ -189,7 +195,7 @@ const _: () = assert!(APPEND_BYTES < MAX_PACKET_BYTES);
 const _: () = assert!(MAX_CLIENT_QUEUE_BYTES >= 2 * MAX_PACKET_BYTES);
 // The longest list of a group that is formed fits, and a beat of somebody who waits.
 const _: () = assert!(MAX_PEERS * (MAX_NAME_BYTES + 5) + 64 < MAX_FORMING_PACKET_BYTES);
-const _: () = assert!(3 * MAX_EDGES_OF_PEER * 40 + 256 < MAX_WAITING_PACKET_BYTES);
+const _: () = assert!(3 * MAX_EDGES_OF_PEER * 40 + MAX_FIGURES_BYTES + 256 < MAX_WAITING_PACKET_BYTES);
 // So does a request for a part of a tensor, with the longest key.
 const _: () = assert!(MAX_KEY_BYTES + 64 < MAX_STATE_PACKET_BYTES);
 const _: () = assert!(MAX_FIRST_PACKET_BYTES <= MAX_WAITING_PACKET_BYTES);

@@ -1,8 +1,8 @@
 //! The run as its master sees it, for an operator or a program that asks.
 
 use crate::{
-    Algorithm, CallKind, CollectiveId, EdgeRate, FetchProgress, GroupEpoch, GroupId, Host, Name, Named,
-    PeerId, RequestId, Revision, RunId, Standby, Term, Text, WireMode, WorldSizes, limits,
+    Algorithm, CallKind, CollectiveId, EdgeRate, FetchProgress, Figure, GroupEpoch, GroupId, Host, Name,
+    Named, PeerId, RequestId, Revision, RunId, Standby, Term, Text, WireMode, WorldSizes, limits,
 };
 use std::fmt;
 use tinysockets::wire::ListItem;
@@ -51,6 +51,8 @@ wire_struct! {
         pub fetch: Option<FetchProgress>,
         /// Nobody can dial it: it dials all of its connections itself.
         pub outbound_only: bool,
+        /// Numbers that its program has reported.
+        pub figures: Vec<Figure>,
     }
 }
 
@@ -260,7 +262,9 @@ impl fmt::Display for Status {
             if let Some(fetch) = &peer.fetch {
                 write!(f, ", fetches shared state: {fetch}")?;
             }
-            writeln!(f, ", {} bytes moved", peer.moved_bytes)?;
+            write!(f, ", {} bytes moved", peer.moved_bytes)?;
+            peer.figures.iter().try_for_each(|figure| write!(f, ", {figure}"))?;
+            writeln!(f)?;
         }
         for wait in &self.waits {
             writeln!(f, "waiting for {}: {}", Time(wait.since_ms), wait.text)?;
@@ -405,6 +409,7 @@ mod tests {
             }),
             fetch: None,
             outbound_only: false,
+            figures: Vec::new(),
         }
     }
 

@@ -192,7 +192,8 @@ impl Communicator {
                 at.check()?;
                 let deadline = patience.deadline(Instant::now(), most);
                 let config = Config { master: place.clone(), ..config.clone() };
-                let reason = match Session::connect(config, previous.clone(), self.flight.clone(), deadline) {
+                let kept = (self.flight.clone(), self.figures.clone());
+                let reason = match Session::connect(config, previous.clone(), kept, deadline) {
                     Ok(session) => {
                         self.config.masters.note_acting(&place);
                         return Ok(session);

@@ -27,6 +27,17 @@ impl Communicator {
         shared.status.wait(request).ok_or_else(|| shared.control.end_error())
     }
 
+    /// Reports a number of the training, such as its step or its loss, to those who look at the run: the status of the
+    /// master has the newest of each name, with the next sign of life of this peer. A peer may have 16 of them. The
+    /// name has 1 to 32 bytes of letters, digits and `-_.:@/+=~`; the number may be infinite, or none. It waits for
+    /// nothing, and may be called at any time.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for another name, and for one name too many.
+    pub fn report(&self, name: &str, value: f64) -> Result<(), Error> {
+        self.figures.set(name, value)
+    }
+
     /// Finds out whether this machine could take part, with the settings of this communicator, and if not, which rule
     /// to open where: name of the master, key, ports both ways, largest packet, clock, buffers, the way to each peer
     /// that is in the run. Joins nothing, and no peer hears of it. It measures the rate to a few of them, for less than

@@ -103,6 +103,7 @@ pub(crate) fn run(shared: &Shared, parker: &Parker, interval: Duration) {
         let edges = (links, operations.links.inbound());
         let mut beat = beat((edges, calls, &syncs.underway), &mut watches, sequence, interval);
         beat.moved_bytes += syncs.fetched_ahead.load(Ordering::Relaxed);
+        beat.figures = shared.figures.all();
         control.send_beat(beat);
         if !operations.links.deaf().is_empty() {
             let _ = shared.conductor.send(event::Event::Listen);
@@ -178,6 +179,7 @@ fn beat(
         received,
         busy,
         fetch: fetching.look(now).map(|seen| seen.told()),
+        figures: Vec::new(),
     }
 }
 

@@ -12,6 +12,7 @@ mod conductor;
 mod edge;
 mod edges;
 mod event;
+pub(crate) mod figures;
 mod gather;
 mod listen;
 mod probe;
@@ -38,6 +39,7 @@ use crate::{
 };
 use calls::Calls;
 use crossbeam_channel::Sender;
+use figures::Figures;
 use pccl_flight::{Event, Recorder, What};
 use pccl_protocol::{AheadStep, C2m, M2c, Nothing, PreviousIdentity, Registered, RunId, limits};
 use std::{
@@ -66,6 +68,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) flight: Arc<Recorder>,
+    figures: Arc<Figures>,
     pub(crate) control: Arc<Control>,
     pub(crate) told: Arc<Told>,
     pub(crate) operations: Arc<Operations>,
@@ -82,7 +85,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(config: Config, flight: Arc<Recorder>, conductor: Sender<event::Event>) -> Arc<Self> {
+    fn new(
+        config: Config,
+        (flight, figures): (Arc<Recorder>, Arc<Figures>),
+        conductor: Sender<event::Event>,
+    ) -> Arc<Self> {
         let config = Arc::new(config);
         let (told, table) = (Arc::new(Told::default()), Arc::new(OpTable::default()));
         Arc::new_cyclic(|me: &Weak<Self>| {
@@ -103,6 +110,7 @@ impl Shared {
             Self {
                 config,
                 flight,
+                figures,
                 control,
                 told,
                 operations,
@@ -281,7 +289,7 @@ impl Session {
     pub(crate) fn connect(
         config: Config,
         previous: Option<PreviousIdentity>,
-        flight: Arc<Recorder>,
+        (flight, figures): (Arc<Recorder>, Arc<Figures>),
         deadline: Instant,
     ) -> Result<Self, Refused> {
         // First of all: nobody is to take the ports of a peer that is not yet in any run.
@@ -295,7 +303,7 @@ impl Session {
         flight.record_with(|| Event::new(What::SessionBegan).text(config.master.to_string()));
         let (events, event_source) = crossbeam_channel::unbounded();
         let listeners = listen::bind(&config, near.filter(|_| conn.is_here_only()))?;
-        let shared = Shared::new(config, flight, events);
+        let shared = Shared::new(config, (flight, figures), events);
         let ports = [listen::P2P, listen::STATE].map(|index| listeners[index].1.local_port());
         let addresses = listen::announced(&shared.config, &listeners, near);
         let mut session = Self { shared, acceptor: None, threads: Vec::new() };

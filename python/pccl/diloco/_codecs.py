@@ -49,7 +49,7 @@ def said_of(compression: str, values: Array) -> Array:
 
 
 def coarse(scale: Array, bits: int) -> Array:
-    """Rounded up to so many bits less."""
+    """Rounded up to a number of bits less."""
     mask = (1 << bits) - 1
     whole = numpy.maximum(scale, LEAST_NORMAL).astype(F32).view("u4")
     return ((whole + numpy.uint32(mask)) & ~numpy.uint32(mask)).view(F32)

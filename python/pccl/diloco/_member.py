@@ -217,6 +217,11 @@ class Shared:
         for whom a library stood in."""
         return self._run.reports()
 
+    def report(self, **figures: float) -> None:
+        """Reports numbers of the training, such as ``loss=loss``, as ``Communicator.report`` does. Those of the rounds
+        are reported without it: ``diloco.rounds`` and 6 more."""
+        self._run.comm.report(**figures)
+
     def save(self, path: Any) -> None:
         """Saves the outer state in one file; ``resume=path`` goes on from it."""
         self._run.save(path)

@@ -101,7 +101,7 @@ class Run:
                 self.made[number - 1][last[1]] = process
 
     def check_held(self) -> None:
-        """What members held after so many rounds."""
+        """What members held after this many rounds."""
         for process, at, values in self.held.pop(self.rounds, []):
             for name, own, theirs in zip(("parameter", "momentum"), (self.parameters, self.momentum),
                                          values.reshape(2, -1)):

@@ -94,6 +94,7 @@ impl Roll {
             operation: beat.and_then(|(beat, _)| beat.operation),
             fetch: beat.and_then(|(beat, _)| beat.fetch),
             outbound_only: peer.outbound_only,
+            figures: beat.map_or(Vec::new(), |(beat, _)| beat.figures.clone()),
         }
     }
 }

@@ -137,6 +137,13 @@ arb_code!(
 );
 arb_text!(Text up to limits::MAX_TEXT_BYTES, Host up to limits::MAX_HOST_BYTES, Key up to limits::MAX_KEY_BYTES);
 
+impl Arb for FigureName {
+    fn arb() -> BoxedStrategy<Self> {
+        let chars = vec(any::<char>(), 0..limits::MAX_FIGURE_NAME_BYTES);
+        chars.prop_map(|chars| Self::new(chars.into_iter().collect::<String>())).boxed()
+    }
+}
+
 impl Arb for Name {
     fn arb() -> BoxedStrategy<Self> {
         let chars = vec(any::<char>(), 0..limits::MAX_NAME_BYTES);
@@ -289,7 +296,8 @@ arb_struct! {
     GroupFormed { request, sizes }
     FormFailed { request, verdict }
     PreviousIdentity { run, peer, proof }
-    Beat { sequence, call, call_ms, limited, operation, moved_bytes, stalled, sent, received, busy, fetch }
+    Beat { sequence, call, call_ms, limited, operation, moved_bytes, stalled, sent, received, busy, fetch, figures }
+    Figure { name, bits }
     FetchProgress { done_bytes, total_bytes, rate, sources }
     EdgeBytes { peer, generation, bytes }
     StalledEdge { to, generation, stalled_ms, idle_ms, segment_bytes }
@@ -428,10 +436,11 @@ impl Arb for Register {
 impl Arb for StatusPeer {
     fn arb() -> BoxedStrategy<Self> {
         let who = (arb(), arb(), arb(), arb(), arb(), arb());
-        let what = (arb(), arb(), arb(), arb(), arb(), arb(), arb(), arb());
+        let what = (arb(), arb(), arb(), arb(), arb(), arb(), arb(), arb(), arb());
         (who, what)
             .prop_map(|((peer, host, name, p2p_port, state_port, group), what)| {
-                let (stage, call, call_ms, silent_ms, moved_bytes, operation, fetch, outbound_only) = what;
+                let (stage, call, call_ms, silent_ms, moved_bytes, operation, fetch, outbound_only, figures) =
+                    what;
                 Self {
                     peer,
                     host,
@@ -447,6 +456,7 @@ impl Arb for StatusPeer {
                     operation,
                     fetch,
                     outbound_only,
+                    figures,
                 }
             })
             .boxed()

@@ -1,9 +1,9 @@
 """How much of what machines compute alone remains when they train together over slow lines, with one that is five times
-slower, and with kills: DiLoCo with a quorum, and the same in lock step.
+slower, and with kills: DiLoCo with a quorum, the same in lock step, and the DiLoCo of torchft over Gloo.
 
-    sudo python python/benches/diloco_far.py --wanlab WANLAB --seconds 200 --kill-every 20
+    sudo python python/benches/diloco_far.py --wanlab WANLAB --seconds 200 --kill-every 20 [--torchft PYTHON]
 
-Each member has a host of its own (network namespaces of ``wanlab``), and the master one. An inner step is a sleep, so
+PYTHON is one that has torchft. Each member has a host of its own (network namespaces of ``wanlab``), and the master one. An inner step is a sleep, so
 that a machine with few cores can stand for many; exchanges, kills and starts are real.
 """
 
@@ -18,6 +18,8 @@ import time
 
 FAST_S, SLOW_S = 0.05, 0.25
 PORT = 48148
+#: Seconds after the end.
+PATIENCE_S = 40
 
 
 def member(args):
@@ -40,16 +42,59 @@ def member(args):
     os._exit(0)
 
 
-def on_host(args, host, *command):
-    return [args.wanlab, "exec", str(host), "--", sys.executable, *command]
+def on_host(args, host, *command, python=sys.executable):
+    return [args.wanlab, "exec", str(host), "--", python, *command]
 
 
-def start(args, host, until):
+class Pccl:
+    """Members of this library."""
+
+    def __init__(self, args):
+        self.args, self.name = args, f"quorum {args.quorum}"
+
+    def control(self):
+        return on_host(self.args, self.args.members, "-m", "pccl.master", "--listen", f"0.0.0.0:{PORT}", "--insecure")
+
+    def member(self, host, settings):
+        more = [f"--{name}={getattr(self.args, name)}" for name in ("members", "compress", "quorum")]
+        return on_host(self.args, host, __file__, "--member", *settings, *more)
+
+    @staticmethod
+    def result(lines):
+        """What the members say of the run at its end: steps that counted, rounds, and more in words."""
+        ends = [line.split()[1:] for line in lines if line.startswith("end ")]
+        weight, rounds, waited, exchange, sent = (max(float(end[at]) for end in ends) for at in range(5))
+        return weight, rounds, (f"; per round {exchange:.2f} s of exchange, {waited:.2f} s waited at most, "
+                                f"{sent / 1e3:.0f} kB sent")
+
+
+class Torchft:
+    """Members of torchft, whose control is the lighthouse."""
+
+    name = "torchft"
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "diloco_far_torchft.py")
+
+    def __init__(self, args):
+        self.args, self.address = args, f"10.77.{args.members}.1:{PORT}"
+
+    def control(self):
+        return on_host(self.args, self.args.members, self.program, f"--serve=0.0.0.0:{PORT}", python=self.args.torchft)
+
+    def member(self, host, settings):
+        return on_host(self.args, host, self.program, f"--lighthouse=http://{self.address}", f"--host=10.77.{host}.1",
+                       "--interface=tun0", "--timeout=20", *settings, python=self.args.torchft)
+
+    @staticmethod
+    def result(lines):
+        ends = [list(map(float, line.split())) for line in lines if line[:1].isdigit() and len(line.split()) == 2]
+        return max(end[0] for end in ends), max(end[1] for end in ends), ""
+
+
+def start(args, way, host, until):
     step_s = SLOW_S if host == args.members - 1 else FAST_S
-    settings = [f"--{name}={getattr(args, name)}" for name in
-                ("members", "params", "every", "fragments", "overlap", "compress", "quorum")]
-    command = on_host(args, host, __file__, "--member", f"--step-s={step_s}", f"--until={until}", *settings)
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    settings = [f"--step-s={step_s}", f"--until={until}",
+                *(f"--{name}={getattr(args, name)}" for name in ("params", "every", "fragments", "overlap"))]
+    return subprocess.Popen(way.member(host, settings), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def kill(host):
@@ -61,25 +106,31 @@ def kill(host):
 
 def training(args):
     """Runs within a lab."""
-    master = subprocess.Popen(on_host(args, args.members, "-m", "pccl.master", "--listen", f"0.0.0.0:{PORT}",
-                                      "--insecure"), stderr=subprocess.DEVNULL)
+    way = Torchft(args) if args.torchft else Pccl(args)
+    control = subprocess.Popen(way.control(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     begun, kills, chance = time.time(), 0, random.Random(args.seed)
     until = begun + args.seconds
-    members = {host: start(args, host, until) for host in range(args.members)}
+    members = {host: start(args, way, host, until) for host in range(args.members)}
     while args.kill_every and (kills + 1) * args.kill_every < args.seconds - 10:
         time.sleep(max(0, begun + (kills + 1) * args.kill_every - time.time()))
         host = chance.choice(list(members))
         kill(host)
-        members[host] = start(args, host, until)
+        members[host] = start(args, way, host, until)
         kills += 1
-    ends = [line.split()[1:] for it in members.values() for line in it.communicate()[0].splitlines()
-            if line.startswith("end ")]
-    master.kill()
-    weight, rounds, waited, exchange, sent = (max(float(end[at]) for end in ends) for at in range(5))
+    weight, rounds, more = way.result([line for it in members.values() for line in outputs(it, until)])
+    control.kill()
     alone = args.seconds * ((args.members - 1) / FAST_S + 1 / SLOW_S)
-    print(f"quorum {args.quorum:<5} {kills} kills, {rounds:.0f} rounds: {weight:.0f} of {alone:.0f} steps counted, "
-          f"{weight / alone:.2f}; per round {exchange:.2f} s of exchange, {waited:.2f} s waited at most, "
-          f"{sent / 1e3:.0f} kB sent", flush=True)
+    print(f"{way.name:<12} {kills} kills, {rounds:.0f} rounds: {weight:.0f} of {alone:.0f} steps counted, "
+          f"{weight / alone:.2f}{more}", flush=True)
+
+
+def outputs(process, until):
+    """The lines of a member, which may wait for others that have ended."""
+    try:
+        return process.communicate(timeout=until + PATIENCE_S - time.time())[0].splitlines()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0].splitlines()
 
 
 def main():
@@ -97,6 +148,7 @@ def main():
     parser.add_argument("--compress", default="int4")
     parser.add_argument("--quorum", type=float, nargs="+", default=[0.75, 1.0])
     parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--torchft", metavar="PYTHON", help="the same with torchft, by this interpreter")
     for hidden in ("--step-s", "--until"):
         parser.add_argument(hidden, type=float, help=argparse.SUPPRESS)
     for hidden in ("--member", "--inside"):
@@ -109,10 +161,13 @@ def main():
         lab = os.path.join(directory, "lab.toml")
         with open(lab, "w") as file:
             file.write(f"hosts = {args.members + 1}\n[default]\ndelay_ms = {args.delay_ms}\nrate_mbit = {args.mbit}\n")
-        for quorum in args.quorum:
-            again = [word for word in sys.argv[1:] if not word.startswith("--quorum")]
-            command = [args.wanlab, "up", lab, "--", sys.executable, __file__, "--inside", *again,
-                       f"--wanlab={args.wanlab}", f"--quorum={quorum}"]
+        names = ("wanlab", "seconds", "kill_every", "members", "params", "every", "fragments", "overlap", "compress",
+                 "seed")
+        settings = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in names]
+        ways = [[f"--quorum={quorum}"] for quorum in args.quorum]
+        ways += [["--quorum=1", f"--torchft={args.torchft}"]] if args.torchft else []
+        for way in ways:
+            command = [args.wanlab, "up", lab, "--", sys.executable, __file__, "--inside", *settings, *way]
             subprocess.run(command, check=True)
 
 

@@ -3,6 +3,7 @@ torch if it is installed, otherwise with numpy.
 
     python examples/python/diloco.py   all of it; exits with 0 only if all peers end with the same weights
     python examples/python/diloco.py --async   the same, in two fragments of 4 bits that travel beside the next steps
+    python examples/python/diloco.py --plot FILE   the same, and a plot of loss against time (needs matplotlib)
     python examples/python/diloco.py [--async] --peer ADDR  one peer of the run at ADDR
 
 Each peer takes steps on its own data; every ten steps the average of how far the peers have moved is the gradient of an
@@ -39,12 +40,34 @@ def peer(address, beside):
         loopback.end(weights, digits.accuracy(weights, test))
 
 
+def plot(path):
+    """A function that draws the loss of each peer, with the death and the join."""
+    from matplotlib.figure import Figure
+
+    def draw(peers, killed):
+        begun, figure = min(one.started for one in peers), Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.set(xlabel="seconds", ylabel="loss", yscale="log")
+        for one in peers:
+            axes.plot(*zip(*[(at - begun, loss) for at, loss in one.steps]), label=one.name, linewidth=1)
+        for at, text in ((killed, f"{peers[0].name} killed"), (peers[-1].started, f"{peers[-1].name} started"),
+                         (peers[-1].steps[0][0], f"{peers[-1].name} joined")):
+            axes.axvline(at - begun, color="grey", linestyle=":")
+            axes.annotate(text, (at - begun, 1), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top")
+        axes.legend()
+        figure.savefig(path)
+
+    return draw
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", metavar="ADDR")
     parser.add_argument("--async", action="store_true", dest="beside")
+    parser.add_argument("--plot", metavar="FILE")
     arguments = parser.parse_args()
     if arguments.peer:
         peer(arguments.peer, arguments.beside)
     else:
-        loopback.run(__file__, *(["--async"] if arguments.beside else []), show=5)
+        loopback.run(__file__, *(["--async"] if arguments.beside else []), show=5,
+                     plot=plot(arguments.plot) if arguments.plot else None)

@@ -5,6 +5,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 
 import pccl
 
@@ -29,13 +30,18 @@ class Watched:
 
     def __init__(self, name, command):
         self.name, self.lines = name, queue.Queue()
+        #: When it was started, and the time and loss of each step.
+        self.started, self.steps = time.monotonic(), []
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         # The output of a child has to be read, or it would wait.
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self):
         for line in self.process.stdout:
-            self.lines.put(line.split())
+            words = line.split()
+            if words[0] == "step":
+                self.steps.append((time.monotonic(), float(words[5])))
+            self.lines.put(words)
         self.lines.put(None)
 
     def follow(self, word, at_least=0, show=0):
@@ -52,8 +58,9 @@ class Watched:
                 return line
 
 
-def run(script, *arguments, show=20):
-    """Exits with 0 only if all peers end with the same weights, and have learned something."""
+def run(script, *arguments, show=20, plot=None):
+    """Exits with 0 only if all peers end with the same weights, and have learned something. ``plot`` gets all peers,
+    and when one of them was killed."""
     with pccl.MasterNode("127.0.0.1:0") as master:
         command = [sys.executable, script, *arguments, "--peer", f"127.0.0.1:{master.port}"]
         peers = [Watched(f"peer {number}", command) for number in (1, 2, 3)]
@@ -61,6 +68,7 @@ def run(script, *arguments, show=20):
             peers[0].follow("step", 10, show)
             victim = peers.pop()
             victim.process.kill()
+            killed = time.monotonic()
             say(f"           {victim.name} was killed")
             at = int(peers[0].follow("step", 11, show)[1])
             peers[0].follow("step", at + 5, show)
@@ -74,6 +82,8 @@ def run(script, *arguments, show=20):
             if any(one.process.wait() for one in peers) or len({tuple(line)
                                                                 for line in ends}) != 1 or float(ends[0][-1]) < 0.9:
                 raise SystemExit("the peers have not learned the same")
+            if plot:
+                plot([victim, *peers], killed)
         finally:
             for one in peers:
                 one.process.kill()

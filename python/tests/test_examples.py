@@ -34,6 +34,13 @@ def test_with_numpy(program):
     train(*program, PCCL_EXAMPLE_WITHOUT_TORCH="1")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_a_plot_of_the_loss(tmp_path):
+    train("diloco.py", "--plot", str(tmp_path / "loss.svg"), PCCL_EXAMPLE_WITHOUT_TORCH="1")
+    plot = (tmp_path / "loss.svg").read_text()
+    assert all(f"<!-- peer {text} -->" in plot for text in ("1", "2", "3 killed", "4 started", "4 joined")), plot[:2000]
+
+
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 @pytest.mark.parametrize("program", [*PROGRAMS, ("torch_module.py",)], ids=" ".join)
 def test_with_torch(program):

@@ -1,7 +1,10 @@
 """Low-communication training of models of PyTorch."""
 
+import importlib.util
 import os
 import re
+import subprocess
+import sys
 import threading
 
 import pccl
@@ -212,3 +215,50 @@ def test_the_loop_of_the_page_trains_with_accelerate():
         return model
 
     together(member)
+
+
+SHARD = """
+import sys
+import torch
+from torch.distributed.fsdp import fully_shard
+from pccl.diloco import DiLoCo
+
+address, node, rank, store = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+torch.manual_seed(node)
+model = torch.nn.Sequential(torch.nn.Linear(8, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1))
+for layer in (model[0], model[2], model):
+    fully_shard(layer)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+generator = torch.Generator().manual_seed(10 * node + rank)
+with DiLoCo(address, model, inner=optimizer, every=10, fragments=2, overlap=2, compress="int8", peer_group=rank,
+            min_world=4, first_ports=(0, 0)) as run:
+    while run.step_index < 300:
+        inputs = torch.randn(32, 8, generator=generator)
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        run.step(tokens=32)
+shard = b"".join(it.detach().to_local().numpy().tobytes() for it in model.parameters())
+print(rank, shard.hex(), f"{float(loss):.3f}", flush=True)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch.distributed.fsdp") is None, reason="this torch has no FSDP2")
+def test_each_shard_of_fsdp2_meets_the_same_shard_of_the_other_nodes(tmp_path):
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        processes = [subprocess.Popen(
+            [sys.executable, "-c", SHARD, f"127.0.0.1:{master.port}", str(node), str(rank), str(tmp_path / str(node))],
+            stdout=subprocess.PIPE, text=True) for node in range(2) for rank in range(2)]
+        try:
+            ends = [process.communicate(timeout=300)[0].split() for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    shards = {(at // 2, int(rank)): shard for at, (rank, shard, _) in enumerate(ends)}
+    assert shards[0, 0] == shards[1, 0] and shards[0, 1] == shards[1, 1]
+    # A shard is a part of the 401 parameters.
+    assert shards[0, 0] != shards[0, 1] and all(len(shard) // 8 < 401 for shard in shards.values())
+    assert all(float(loss) < 3 for *_, loss in ends)

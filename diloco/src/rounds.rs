@@ -169,11 +169,11 @@ impl Rounds {
     }
 
     fn check_company(&self) -> Result<(), Error> {
-        let (have, need) = (self.comm.world().global_size, self.settings.min_world);
+        let (have, need) = (self.comm.world().group_size, self.settings.min_world);
         if have >= need {
             return Ok(());
         }
-        Err(Error::TooFewPeers { have: have as u32, need: need as u32, in_group: false })
+        Err(Error::TooFewPeers { have: have as u32, need: need as u32, in_group: true })
     }
 
     fn rule(&self) -> Rule {

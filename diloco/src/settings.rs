@@ -111,7 +111,7 @@ pccl_settings::settings! {
         /// the slowest member.
         []
         grace: Grace = Grace::Auto;
-        /// Members that are waited for before each round, at least 1. Default 2.
+        /// Members of the own peer group that are waited for before each round, at least 1. Default 2.
         []
         min_world: usize = 2;
         /// Samples of the data set, each of which the run counts once an epoch; see

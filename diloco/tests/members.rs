@@ -324,6 +324,36 @@ fn no_round_is_made_by_fewer_members_than_there_have_to_be() {
 }
 
 #[test]
+fn a_group_waits_for_members_of_its_own() {
+    let master = master();
+    let address = master.local_addr().to_string();
+    let settings = Settings { every: 2, ..Settings::default() };
+    let train_in = |group: u32, steps: u64| {
+        let comm = Communicator::builder(&address).first_ports(0, 0).peer_group(group);
+        let mut weights = vec![0.0; ELEMENTS];
+        let comm = comm.build().expect("valid settings").into();
+        let mut run = DiLoCo::join(comm, settings.clone(), &mut weights).expect("joins");
+        while run.step_index() < steps {
+            inner_step(&mut weights, 1.0);
+            run.step(&mut weights, 1.0).expect("a step");
+        }
+        end_of(run, &mut weights).reports
+    };
+    let reports = thread::scope(|scope| {
+        let waits = scope.spawn(|| train_in(0, 40));
+        let others = [(); 2].map(|()| scope.spawn(|| train_in(1, 40)));
+        for other in others {
+            other.join().expect("a member of the other group");
+        }
+        train_in(0, 40);
+        waits.join().expect("a member")
+    });
+    let counts: Vec<_> =
+        reports.iter().map(|report| report.contributors.len() + report.stand_ins.len()).collect();
+    assert_eq!(counts, [2; 20]);
+}
+
+#[test]
 fn other_settings_are_refused_with_both_and_the_run_goes_on() {
     let master = master();
     let address = master.local_addr().to_string();

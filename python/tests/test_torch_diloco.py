@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 from pccl.diloco import DiLoCo  # noqa: E402
 
 PORTS = {"first_ports": (0, 0)}
+#: For processes that share the cores of one machine.
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def network(seed, dtype=torch.float32):
@@ -95,6 +97,29 @@ def test_the_loop_of_the_page_trains(monkeypatch):
             thread.join()
     for own, other in zip(models[0].parameters(), models[1].parameters()):
         assert torch.equal(own, other)
+
+
+def test_the_program_of_the_readme_trains_on_three_machines(tmp_path):
+    readme = os.path.join(os.path.dirname(__file__), "..", "..", "README.md")
+    program = re.search(r"```python\n(import sys, torch.*?)```", open(readme).read(), re.S).group(1)
+    # So short a training would be over before the last of them has loaded torch.
+    program = program.replace('"quorum"', '"min_world": 3, "quorum"')
+    with pccl.MasterNode("127.0.0.1:0") as master:
+        members = []
+        for place in map(str, range(3)):
+            (tmp_path / place).mkdir()
+            members.append(subprocess.Popen([sys.executable, "-c", program, f"127.0.0.1:{master.port}"],
+                                            cwd=tmp_path / place, env=ONE_THREAD))
+        try:
+            assert [member.wait(300) for member in members] == [0, 0, 0]
+        finally:
+            for member in members:
+                member.kill()
+    first, *others = (torch.load(tmp_path / place / "model.pt") for place in ("0", "1", "2"))
+    assert all(torch.equal(value, other[name]) for other in others for name, value in first.items())
+    inputs = torch.randn(1000, 8)
+    hidden = torch.tanh(inputs @ first["0.weight"].T + first["0.bias"])
+    assert (hidden @ first["2.weight"].T + first["2.bias"] - inputs.sum(1, keepdim=True)).pow(2).mean() < 1
 
 
 def test_an_optimiser_of_another_model_is_refused():
@@ -232,7 +257,7 @@ for layer in (model[0], model[2], model):
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 generator = torch.Generator().manual_seed(10 * node + rank)
 with DiLoCo(address, model, inner=optimizer, every=10, fragments=2, overlap=2, compress="int8", peer_group=rank,
-            min_world=4, first_ports=(0, 0)) as run:
+            first_ports=(0, 0)) as run:
     while run.step_index < 300:
         inputs = torch.randn(32, 8, generator=generator)
         loss = (model(inputs) - inputs.sum(1, keepdim=True)).pow(2).mean()
@@ -251,7 +276,7 @@ def test_each_shard_of_fsdp2_meets_the_same_shard_of_the_other_nodes(tmp_path):
     with pccl.MasterNode("127.0.0.1:0") as master:
         processes = [subprocess.Popen(
             [sys.executable, "-c", SHARD, f"127.0.0.1:{master.port}", str(node), str(rank), str(tmp_path / str(node))],
-            stdout=subprocess.PIPE, text=True) for node in range(2) for rank in range(2)]
+            stdout=subprocess.PIPE, text=True, env=ONE_THREAD) for node in range(2) for rank in range(2)]
         try:
             ends = [process.communicate(timeout=300)[0].split() for process in processes]
         finally:

@@ -33,6 +33,6 @@ impl Figure {
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name, self.value())
+        write!(f, "{} {:?}", self.name, self.value())
     }
 }

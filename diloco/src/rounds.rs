@@ -1,7 +1,7 @@
 //! The thread that makes the rounds: it takes part in each, whatever the caller does meanwhile.
 
 use crate::{
-    Averager, Fragments, Outer, RoundReport, Settings,
+    Averager, Fragments, Outer, RoundReport, Settings, Stats,
     audit::{Audit, Try},
     board::{Board, Posted},
     readiness::{self, Decision, RECORD_BYTES, Record, Rule},
@@ -114,6 +114,8 @@ impl Rounds {
 
     /// Joins the run, with the outer state fetched beforehand: the others make rounds meanwhile.
     fn connect(&mut self) -> Result<(), Error> {
+        // Before the program reports others, of which there may be as many as are left then.
+        self.report(&Stats::default())?;
         let mut outer = self.board.outer.lock();
         let rounds = outer.rounds();
         let mut state = outer.shared(rounds, &self.fragments)?;
@@ -342,7 +344,7 @@ impl Rounds {
             Some(Unsynced { report, is_in, .. }) => {
                 log::info!("{report}");
                 let stats = self.board.finish_round(report, is_in, news);
-                stats.figures(rounds).iter().try_for_each(|(name, value)| self.comm.report(name, *value))?;
+                self.report(&Stats { rounds, ..stats })?;
             }
             None => {
                 let counted = rounds == came_from + 1 && self.averager.may_have_counted();
@@ -355,6 +357,11 @@ impl Rounds {
             }
         }
         self.lend()
+    }
+
+    /// Reports the sums over the rounds to those who look at the run.
+    fn report(&self, stats: &Stats) -> Result<(), Error> {
+        stats.figures().iter().try_for_each(|(name, value)| self.comm.report(name, *value))
     }
 
     /// Lends a copy of the outer state to newcomers until it changes: they fetch it before they are let in.

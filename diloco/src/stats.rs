@@ -56,10 +56,10 @@ impl fmt::Display for RoundReport {
 }
 
 impl Stats {
-    /// The numbers that the status of the master shows, after `rounds` of them.
-    pub(crate) fn figures(&self, rounds: u64) -> [(&'static str, f64); 7] {
+    /// The numbers that the status of the master shows.
+    pub(crate) fn figures(&self) -> [(&'static str, f64); 7] {
         [
-            ("diloco.rounds", rounds as f64),
+            ("diloco.rounds", self.rounds as f64),
             ("diloco.contributed", self.contributed as f64),
             ("diloco.stood_in", self.stood_in as f64),
             ("diloco.sent_bytes", self.sent_bytes as f64),

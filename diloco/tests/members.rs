@@ -298,6 +298,26 @@ fn a_contribution_that_was_given_up_is_not_waited_for_again() {
 }
 
 #[test]
+fn figures_of_the_program_leave_room_for_those_of_the_rounds() {
+    let master = master();
+    let address = master.local_addr().to_string();
+    let settings = Settings { every: 2, min_world: 1, ..Settings::default() };
+    let mut weights = vec![0.0; ELEMENTS];
+    let full = communicator(&address);
+    (0..10).for_each(|at| full.report(&format!("own{at}"), 1.0).expect("a figure"));
+    let error = DiLoCo::join(full, settings.clone(), &mut weights).expect_err("no room").to_string();
+    assert!(error.contains("diloco.waited_s"), "{error}");
+    let comm = communicator(&address);
+    let mut run = DiLoCo::join(comm.clone(), settings, &mut weights).expect("joins");
+    (0..9).for_each(|at| comm.report(&format!("own{at}"), 1.0).expect("a figure"));
+    comm.report("own9", 1.0).expect_err("one too many");
+    while run.step_index() < 20 {
+        run.step(&mut weights, 1.0).expect("a step");
+    }
+    assert_eq!(end_of(run, &mut weights).rounds, 10);
+}
+
+#[test]
 fn no_round_is_made_by_fewer_members_than_there_have_to_be() {
     let master = master();
     let address = master.local_addr().to_string();

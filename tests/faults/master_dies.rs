@@ -21,9 +21,12 @@ fn check_loss(phase: Phase, answer: &Answer) {
     assert!(["MasterLost", "OutcomeUnknown"].contains(&answer.kind()), "{phase:?}: {answer:?}");
     assert_eq!(answer.field("remedy"), "Reconnect");
     if answer.kind() == "OutcomeUnknown" {
+        // Where nothing is under way the test calls after the kill, for little: peers that have not noticed it begin
+        // early, and may have all contributions before they do.
+        let began_early = phase == Phase::Idle;
         let may_have_voted =
             matches!(phase, Phase::ReduceScatter | Phase::Gather | Phase::Completing) || phase.uses_mesh();
-        assert!(may_have_voted, "{answer:?}");
+        assert!(may_have_voted || began_early, "{phase:?}: {answer:?}");
     } else if let Some(restored) = answer.fields.get("restored") {
         assert_eq!(restored, "true", "{phase:?}: {answer:?}");
     }

@@ -48,13 +48,23 @@ impl Audit {
             settings.compression,
             settings.outer
         );
-        let fault =
-            |error: io::Error| Error::System(format!("audit file {}: {error}", path.display()).into());
+        let fault = |error: io::Error| {
+            let advice = match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    ": each start of a process needs a new one, so let the time be in its name"
+                }
+                _ => "",
+            };
+            Error::System(format!("audit file {}: {error}{advice}", path.display()).into())
+        };
         Ok(Self { file: Some(begin(path, &head).map_err(fault)?) })
     }
 
     /// Before a try of a round.
     pub(crate) fn attempt(&mut self, it: &Try<'_>) {
+        if self.file.is_none() {
+            return;
+        }
         let ring: Vec<_> = it.ring.iter().map(ToString::to_string).collect();
         let weights: Vec<_> = it.weights.iter().map(|weight| format!("{weight:?}")).collect();
         let words = format!(
@@ -72,10 +82,13 @@ impl Audit {
     /// After a sync: a part of the outer parameters and of the outer momentum, as all members hold them. `is_made`: by
     /// the last try; otherwise the member has them from others.
     pub(crate) fn outcome(&mut self, outer: &Outer, at: Range<usize>, is_made: bool) {
-        let part = |values: &'_ [f32]| values.get(at.clone()).unwrap_or_default().to_vec();
+        if self.file.is_none() {
+            return;
+        }
+        let part = |of| <[f32]>::get(of, at.clone()).unwrap_or_default();
         let kind = if is_made { "made" } else { "taken" };
         let words = format!("{kind} {} {} {}", outer.rounds(), at.start, at.end);
-        self.write(&words, &[&part(&outer.parameters), &part(&outer.momentum)]);
+        self.write(&words, &[part(&outer.parameters), part(&outer.momentum)]);
     }
 
     /// One record, in one call of the system: nothing waits in this process.
@@ -95,4 +108,20 @@ fn begin(path: &Path, head: &str) -> io::Result<File> {
     let mut file = File::create_new(path)?;
     file.write_all(head.as_bytes())?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_there_is_not_written_over() {
+        let path = std::env::temp_dir().join(format!("pccl-audit-test-{}", std::process::id()));
+        let settings = Settings { audit: Some(path.clone()), ..Settings::default() };
+        let fragments = Fragments::even(10, 1).expect("fragments");
+        drop(Audit::create(&settings, &fragments).expect("a new file"));
+        let error = Audit::create(&settings, &fragments).expect_err("it is there").to_string();
+        std::fs::remove_file(&path).expect("removed");
+        assert!(error.contains("each start of a process needs a new one"), "{error}");
+    }
 }

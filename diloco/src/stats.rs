@@ -55,21 +55,6 @@ impl fmt::Display for RoundReport {
     }
 }
 
-impl Stats {
-    /// The numbers that the status of the master shows.
-    pub(crate) fn figures(&self) -> [(&'static str, f64); 7] {
-        [
-            ("diloco.rounds", self.rounds as f64),
-            ("diloco.contributed", self.contributed as f64),
-            ("diloco.stood_in", self.stood_in as f64),
-            ("diloco.sent_bytes", self.sent_bytes as f64),
-            ("diloco.plain_bytes", self.plain_bytes as f64),
-            ("diloco.exchange_s", self.exchange.as_secs_f64()),
-            ("diloco.waited_s", self.waited.as_secs_f64()),
-        ]
-    }
-}
-
 /// Sums over the rounds that this member has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
@@ -96,4 +81,19 @@ pub struct Stats {
     pub waited: Duration,
     /// Members of the run.
     pub members: usize,
+}
+
+impl Stats {
+    /// The numbers that the status of the master shows.
+    pub(crate) fn figures(&self) -> [(&'static str, f64); 7] {
+        [
+            ("diloco.rounds", self.rounds as f64),
+            ("diloco.contributed", self.contributed as f64),
+            ("diloco.stood_in", self.stood_in as f64),
+            ("diloco.sent_bytes", self.sent_bytes as f64),
+            ("diloco.plain_bytes", self.plain_bytes as f64),
+            ("diloco.exchange_s", self.exchange.as_secs_f64()),
+            ("diloco.waited_s", self.waited.as_secs_f64()),
+        ]
+    }
 }

@@ -3,8 +3,9 @@ slower, and with kills: DiLoCo with a quorum, the same in lock step, and the DiL
 
     sudo python python/benches/diloco_far.py --wanlab WANLAB --seconds 200 --kill-every 20 [--torchft PYTHON]
 
-PYTHON is one that has torchft. Each member has a host of its own (network namespaces of ``wanlab``), and the master one. An inner step is a sleep, so
-that a machine with few cores can stand for many; exchanges, kills and starts are real.
+PYTHON is one that has torchft. Each member has a host of its own (network namespaces of ``wanlab``), and the master
+one. An inner step is a sleep, so that a machine with few cores can stand for many; exchanges, kills and starts are
+real.
 """
 
 import argparse

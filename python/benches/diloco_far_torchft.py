@@ -1,7 +1,7 @@
 """The work of ``diloco_far.py`` with the DiLoCo of torchft over Gloo: a member, or the lighthouse. Needs ``torchft``.
 
-Its outer step, fragments and overlap are those of the other members. Contributions travel as they are: torchft quantises
-on GPUs only.
+Its outer step, fragments and overlap are those of the other members. Contributions travel as they are: torchft
+quantises on GPUs only.
 """
 
 import argparse

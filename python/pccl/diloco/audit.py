@@ -78,8 +78,9 @@ class Run:
         if not self.held:
             raise Finding("no file has an outer state to begin with")
         self.rounds = self.first = min(self.held)
-        begin = next((values for _, at, values in self.held[self.first] if at.stop - at.start == sum(process.lengths())),
-                     None)
+        elements = sum(processes[0].lengths())
+        wholes = (values for _, at, values in self.held[self.first] if at.stop - at.start == elements)
+        begin = next(wholes, None)
         if begin is None:
             raise Finding("no file has the whole outer state to begin with")
         self.parameters, self.momentum = (part.copy() for part in begin.reshape(2, -1))
